@@ -1,0 +1,1 @@
+"""Graders that ship with Headrace; each is a plug-in named by import path."""
