@@ -1,4 +1,4 @@
-"""The blocks of a job spec but for its tasks. Every key's default and meaning stands here; docs/job-spec.md is made of it."""
+"""The blocks of a job spec but for its tasks. Keys, defaults, meanings; docs/job-spec.md is made of it."""
 
 from typing import Annotated, Literal
 

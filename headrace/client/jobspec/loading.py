@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -18,7 +18,7 @@ MAX_FILE_BYTES = 4 << 20
 class _Loader(yaml.SafeLoader):
     """YAML 1.2 scalars (4e-4 is a number, `on` is a text), no aliases, no duplicate keys."""
 
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -34,7 +34,8 @@ class _Loader(yaml.SafeLoader):
         return mapping
 
 
-_FLOAT = r"[-+]?(?:(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN)"
+_EXPONENT = r"[eE][-+]?[0-9]+"
+_FLOAT = rf"[-+]?(?:(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:{_EXPONENT})?|[0-9]+{_EXPONENT}|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN)"
 # Tag, pattern, and every first character of a text that may match ("" is the empty text).
 _SCALARS: tuple[tuple[str, str, list[str]], ...] = (
     ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),

@@ -1,4 +1,4 @@
-"""The job spec as one frozen value. `resolve()` fills what presets and defaults leave open; services read the result."""
+"""The job spec as one frozen value. `resolve()` fills what is left open; services read the result."""
 
 import json
 from decimal import ROUND_CEILING, Decimal

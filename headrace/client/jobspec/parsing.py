@@ -81,7 +81,7 @@ def _explain(item: ErrorDetails) -> Problem:
     elif kind == "string_pattern_mismatch":
         form = _FORMS.get(str(context.get("pattern")), "another form")
         message, fix = f"{_show(item['input'])} does not fit", f"use a text that {form}"
-    elif kind.endswith("_type") or kind.endswith("_parsing"):
+    elif kind.endswith(("_type", "_parsing")):
         message = f"{message[:1].lower()}{message[1:]}, got {_show(item['input'])}"
     else:
         message = f"{message[:1].lower()}{message[1:]}"

@@ -1,4 +1,4 @@
-"""Refusals below the level of keys and types: texts, numbers and nesting that JSON readers or PostgreSQL cannot keep."""
+"""Refusals below keys and types: texts, numbers and nesting that JSON readers or PostgreSQL cannot keep."""
 
 import json
 from collections.abc import Iterator

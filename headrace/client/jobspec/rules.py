@@ -74,7 +74,7 @@ def _task_names(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _task(spec: JobSpec, index: int, task: TaskBlock) -> Iterator[Problem]:
-    at = ["tasks", index]
+    at: list[str | int] = ["tasks", index]
     mapping = spec.affinity.hw_mapping
     if task.affinity is not None and task.affinity not in mapping:
         known = ", ".join(sorted(mapping)) or "it is empty"
@@ -86,7 +86,7 @@ def _task(spec: JobSpec, index: int, task: TaskBlock) -> Iterator[Problem]:
     if task.sampling.max_tokens >= spec.model.max_len:
         yield Problem(
             pointer([*at, "sampling", "max_tokens"]),
-            f"one turn of {task.sampling.max_tokens} tokens leaves no room for a prompt in max_len {spec.model.max_len}",
+            f"a turn of {task.sampling.max_tokens} tokens leaves no room for a prompt in max_len {spec.model.max_len}",
             "use fewer, or raise model.max_len",
         )
     yield from _sampling(at, task)
