@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -17,8 +17,6 @@ MAX_FILE_BYTES = 4 << 20
 
 class _Loader(yaml.SafeLoader):
     """YAML 1.2 scalars (4e-4 is a number, `on` is a text), no aliases, no duplicate keys."""
-
-    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -43,6 +41,7 @@ _SCALARS: tuple[tuple[str, str, list[str]], ...] = (
     ("float", _FLOAT, list("-+.0123456789")),
     ("null", r"~|null|Null|NULL|", [*"~nN", ""]),
 )
+_Loader.yaml_implicit_resolvers = {}
 for _tag, _pattern, _first in _SCALARS:
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
 
