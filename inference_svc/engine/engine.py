@@ -119,21 +119,20 @@ class LoadReport:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """A snapshot. Counters run from the engine's start; times are seconds.
+    """A snapshot. Counters and ``busy_s`` (time inside engine steps) run from the engine's start; times are seconds.
 
-    ``utilisation`` is the share of wall time spent inside engine steps since the last snapshot.
+    ``prefill_tokens`` were computed for prompts, ``prefix_hit_tokens`` of prompts were found in the cache instead.
     """
 
     running: int
     waiting: int
     kv_tokens_used: int
     kv_tokens_total: int
-    utilisation: float
+    busy_s: float
     generated_tokens: int
     prefill_tokens: int
-    cached_prompt_tokens: int
+    prefix_hit_tokens: int
     steps: int
-    step_s_mean: float
     policy_version: int | None
     weight_digest: str
     is_paused: bool
@@ -158,7 +157,7 @@ class Engine(Protocol):
         """All chunks in order, in batches, for one consumer. Ends at stop; raises EngineDied when the loop died."""
 
     async def load(self, policy_version: int, weight_digest: str, tensors: Tensors) -> LoadReport:
-        """Swap weights between two steps, cancel all requests, drop all KV. Raises LoadRefused with the old weights kept."""
+        """Swap weights between two steps, cancel all requests, drop all KV. LoadRefused keeps the old weights."""
 
     async def pause(self) -> None:
         """Stop before the next step and keep everything; returns once no step is running."""

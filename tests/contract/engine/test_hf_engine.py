@@ -1,0 +1,129 @@
+"""What only the hf engine can get wrong: weights that do not fit, a cache that shrinks, a loop that dies."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator
+
+import numpy as np
+import pytest
+from testkit.engines import MAX_LENGTH, TINY_CONFIG, Collector, HfHarness, prompt_of, request_of, tiny_weights
+
+from inference_svc.engine.engine import EngineDied, LoadRefused, RequestRefused
+from inference_svc.engine.hf import HfEngine
+from inference_svc.engine.hf_batching import BatchingSettings, UnsupportedModel
+from inference_svc.engine.hf_model import build_model, config_from_files
+
+
+@pytest.fixture
+async def harness() -> AsyncIterator[HfHarness]:
+    made = HfHarness(BatchingSettings(n_blocks=128, max_running=4))
+    await made.engine.start()
+    await made.engine.load(1, "digest-1", made.tensors(1))
+    yield made
+    await made.engine.stop()
+
+
+def spoiled(kind: str) -> dict[str, np.ndarray]:
+    weights = tiny_weights(2)
+    name = "model.layers.1.mlp.up_proj.weight"
+    match kind:
+        case "missing":
+            del weights[name]
+        case "unknown":
+            weights["model.layers.7.mlp.up_proj.weight"] = weights[name]
+        case "misshapen":
+            weights[name] = weights[name].T.copy()
+    return weights
+
+
+@pytest.mark.parametrize("kind", ["missing", "unknown", "misshapen"])
+async def test_weights_that_do_not_fit_leave_the_old_ones_serving(harness: HfHarness, kind: str) -> None:
+    collector = Collector(harness.engine)
+    harness.engine.add(request_of("running", prompt_of(20), max_new_tokens=60))
+    await collector.tokens("running", 2)
+    with pytest.raises(LoadRefused, match="up_proj"):
+        await harness.engine.load(2, "digest-2", spoiled(kind))
+    received = await collector.finished("running")
+    assert len(received.ids) == 60
+    assert set(received.versions) == {1}
+
+
+async def test_a_tied_name_may_be_given_twice(harness: HfHarness) -> None:
+    weights = tiny_weights(3)
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    report = await harness.engine.load(3, "digest-3", weights)
+    assert report.n_bytes == sum(array.nbytes for array in tiny_weights(3).values())
+
+
+async def test_loads_do_not_shrink_the_cache(harness: HfHarness) -> None:
+    collector = Collector(harness.engine)
+    for version in range(2, 14):
+        for lane in range(4):
+            request = request_of(f"v{version}-{lane}", prompt_of(100, salt=lane), seed=lane, max_new_tokens=40)
+            harness.engine.add(request)
+        await collector.tokens(f"v{version}-3", 20)
+        await harness.engine.load(version, f"digest-{version}", harness.tensors(version))
+        assert harness.engine.stats().kv_tokens_used == 0
+    for lane in range(4):
+        harness.engine.add(request_of(f"end-{lane}", prompt_of(200, salt=lane), max_new_tokens=40))
+    for lane in range(4):
+        assert len((await collector.finished(f"end-{lane}")).ids) == 40
+
+
+async def test_a_small_cache_serves_more_than_it_can_hold_at_once(harness: HfHarness) -> None:
+    collector = Collector(harness.engine)
+    for n in range(40):
+        harness.engine.add(request_of(f"r{n}", prompt_of(150, salt=n), seed=n, max_new_tokens=10))
+    for n in range(40):
+        assert len((await collector.finished(f"r{n}", timeout_s=30)).ids) == 10
+    stats = harness.engine.stats()
+    assert stats.kv_tokens_used <= stats.kv_tokens_total
+
+
+async def test_broken_weights_end_the_loop_and_the_stream(harness: HfHarness) -> None:
+    weights = tiny_weights(2)
+    weights["model.norm.weight"] = np.full_like(weights["model.norm.weight"], np.nan)
+    await harness.engine.load(2, "digest-2", weights)
+    collector = Collector(harness.engine)
+    harness.engine.add(request_of("doomed", prompt_of(10)))
+    error = await collector.ended()
+    assert isinstance(error, EngineDied)
+    assert "not finite" in str(error)
+    with pytest.raises(RequestRefused):
+        harness.engine.add(request_of("late", prompt_of(10)))
+    with pytest.raises(EngineDied):
+        await harness.engine.load(3, "digest-3", tiny_weights(3))
+
+
+def test_a_request_is_bounded_by_the_cache_too() -> None:
+    engine = HfEngine(build_model(copy.deepcopy(TINY_CONFIG)), BatchingSettings(n_blocks=10))
+    assert engine.limits.max_length == 8 * 16 < MAX_LENGTH
+
+
+def test_sliding_attention_is_refused_with_its_reason() -> None:
+    config = {
+        **copy.deepcopy(TINY_CONFIG),
+        "layer_types": ["full_attention", "sliding_attention"],
+        "sliding_window": 32,
+    }
+    with pytest.raises(UnsupportedModel, match="sliding"):
+        HfEngine(build_model({**config, "use_sliding_window": True}), BatchingSettings(n_blocks=64))
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "no config.json"),
+        ({"config.json": b"{"}, "not JSON"),
+        ({"config.json": b"{}"}, "model_type"),
+    ],
+)
+def test_a_manifest_without_a_usable_config_is_named(files: dict[str, bytes], message: str) -> None:
+    with pytest.raises(UnsupportedModel, match=message):
+        config_from_files(files)
+
+
+def test_an_unknown_architecture_is_named() -> None:
+    with pytest.raises(UnsupportedModel, match="no_such_model"):
+        build_model({"model_type": "no_such_model"})
