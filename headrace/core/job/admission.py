@@ -1,0 +1,202 @@
+"""Which groups start, and on which environment process each attempt runs.
+
+New groups are gated by staleness, demand and room; siblings, refills and evaluation go first and are never gated.
+"""
+
+from collections import Counter
+
+from headrace.core.job import swaps
+from headrace.core.job.actions import Action, AssignAttempt
+from headrace.core.job.rows import Attempt, Group, GroupState, Key
+from headrace.core.job.state import JobState, Phase, Requeue
+from headrace.core.seeds import derive, sampling_seed
+from headrace.core.staleness import admission_bound
+
+_WAITING = (GroupState.OPEN, GroupState.COMPLETE, GroupState.READY)
+
+
+def admit(state: JobState, now: float) -> list[Action]:
+    """Starts as many groups as may start, least-filled task first, then hands queued attempts to processes."""
+    if state.phase is not Phase.RUNNING:
+        return []
+    _admit_groups(state, now)
+    return dispatch(state)
+
+
+def _admit_groups(state: JobState, now: float) -> None:
+    version = _rollout_version(state)
+    if version is None:
+        return
+    quotas = current_quotas(state)
+    waiting = _waiting_by_task(state)
+    room = {task: _room(state, version, task, quota, waiting[task]) for task, quota in quotas.items()}
+    inflight = sum(len(group.live) for group in state.groups.values() if group.purpose == "train")
+    limit = state.plan.policy.max_inflight
+    # Lockstep: what starts on an empty pipeline is one cohort; a replacement that starts later steps alone.
+    is_cohort = state.plan.policy.interaction == "lockstep" and not any(waiting.values())
+    cohort = f"step-{_steps_taken(state) + 1}" if is_cohort else ""
+    while any(left > 0 for left in room.values()):
+        if limit is not None and inflight + state.plan.issued > limit:
+            return
+        task = min(
+            (name for name, left in room.items() if left > 0), key=lambda name: (waiting[name] / quotas[name], name)
+        )
+        prompt = _next_prompt(state, task)
+        if prompt is None:
+            room[task] = 0
+            continue
+        _open_group(state, prompt, version, now, cohort)
+        waiting[task] += 1
+        room[task] -= 1
+        inflight += state.plan.issued
+
+
+def current_quotas(state: JobState) -> dict[str, int]:
+    """Groups of each task in the next batch. A task that ran out of prompts lends what it cannot fill any more."""
+    quotas = state.plan.quotas()
+    open_tasks = [task for task in state.plan.tasks if has_prompts(state, task.name)]
+    if len(open_tasks) == len(quotas) or not open_tasks:
+        return quotas
+    waiting = _waiting_by_task(state)
+    names = {task.name for task in open_tasks}
+    kept = {name: quota if name in names else min(quota, waiting[name]) for name, quota in quotas.items()}
+    for index in range(state.plan.groups - sum(kept.values())):
+        kept[open_tasks[index % len(open_tasks)].name] += 1
+    return kept
+
+
+def _waiting_by_task(state: JobState) -> dict[str, int]:
+    waiting = dict.fromkeys((task.name for task in state.plan.tasks), 0)
+    for group in state.train_groups(*_WAITING):
+        waiting[group.task] += 1
+    return waiting
+
+
+def _rollout_version(state: JobState) -> int | None:
+    """The oldest version that a routable worker serves: whoever takes the group lags at most by that."""
+    serving = [w.serving_version for w in swaps.barrier(state) if w.serving_version is not None]
+    live = [version for version in serving if state.lineage.is_live(version)]
+    return min(live, default=None)
+
+
+def _room(state: JobState, version: int, task: str, quota: int, waiting: int) -> int:
+    policy = state.plan.policy
+    lag = state.lineage.lag(version) or 0
+    is_out = state.is_batch_out
+    if policy.overlap == "none" and is_out:
+        return 0
+    bound = admission_bound(
+        rollout_lag=lag, alpha=policy.alpha, is_batch_out=is_out, groups=quota, overcommit=policy.overcommit
+    )
+    if policy.overlap == "one_batch":
+        bound = min(bound, quota)
+    still_needed = (state.plan.max_steps - _steps_taken(state)) * quota
+    return min(bound, still_needed) - waiting
+
+
+def _steps_taken(state: JobState) -> int:
+    return max([state.step, *state.steps], default=0)
+
+
+def _next_prompt(state: JobState, task: str) -> Requeue | None:
+    """A requeued prompt of the task, or a fresh one; None when the task has run out."""
+    for index, requeue in enumerate(state.requeues):
+        if requeue.task == task:
+            return state.requeues.pop(index)
+    limit = state.plan.task(task).n_prompts
+    if limit is not None and state.cursors[task] >= limit:
+        return None
+    seed = derive("prompt", state.plan.seed, task, state.cursors[task])
+    state.cursors[task] += 1
+    return Requeue(task, seed, "", 0)
+
+
+def has_prompts(state: JobState, task: str) -> bool:
+    limit = state.plan.task(task).n_prompts
+    if limit is None or state.cursors[task] < limit:
+        return True
+    return any(requeue.task == task for requeue in state.requeues)
+
+
+def _open_group(state: JobState, prompt: Requeue, version: int, now: float, cohort: str) -> None:
+    plan = state.plan
+    group_id = f"grp_{plan.job_id.removeprefix('job_')}_{state.ordinal:08d}"
+    group = Group(
+        group_id,
+        state.ordinal,
+        "train",
+        prompt.task,
+        prompt.env_seed,
+        version,
+        now,
+        prompt.parent_group,
+        prompt.requeues,
+        cohort,
+    )
+    state.ordinal += 1
+    state.add_group(group)
+    for sibling in range(plan.issued):
+        kind = "first" if sibling < plan.group_size else "redundant"
+        issue_attempt(state, group, sibling, kind, "sampled", now)
+
+
+def issue_attempt(state: JobState, group: Group, sibling: int, kind: str, mode: str, now: float) -> None:
+    trajectory_id = f"trj_{group.id.removeprefix('grp_')}_{sibling:03d}"
+    key = Key(trajectory_id, 1)
+    state.issue(Attempt(key, group.id, group.purpose, group.task, sibling, kind, mode, issued_at=now))
+
+
+def dispatch(state: JobState) -> list[Action]:
+    """Hands queued attempts to the least loaded environment process with a free slot: evaluation, refills, the rest."""
+    if not state.unassigned or not state.envs:
+        return []
+    order = sorted(
+        state.unassigned.values(), key=lambda a: (a.purpose != "eval", a.kind != "refill", a.issued_at, a.key)
+    )
+    handed: list[Attempt] = []
+    for attempt in order:
+        env = min(state.envs.values(), key=lambda e: (len(e.assigned) / e.slots, e.worker_id))
+        if len(env.assigned) >= env.slots:
+            break
+        attempt.env_worker_id = env.worker_id
+        env.assigned.add(attempt.key)
+        del state.unassigned[attempt.key]
+        state.touch(attempt)
+        handed.append(attempt)
+    sizes = Counter(_cohort(state, attempt) for attempt in handed)
+    return [assignment(state, attempt, sizes[_cohort(state, attempt)]) for attempt in handed]
+
+
+def _cohort(state: JobState, attempt: Attempt) -> str:
+    """Attempts that step together: of one cohort, handed to one process at once. Refills join late and step alone."""
+    cohort = state.groups[attempt.group_id].cohort
+    return f"{cohort}/{attempt.env_worker_id}/{attempt.issued_at}" if cohort and attempt.kind != "refill" else ""
+
+
+def assignment(state: JobState, attempt: Attempt, cohort_size: int = 0) -> AssignAttempt:
+    """The whole of what an environment process needs to run the attempt."""
+    plan, group = state.plan, state.groups[attempt.group_id]
+    is_eval = attempt.purpose == "eval"
+    cohort = _cohort(state, attempt) if cohort_size > 1 else ""
+    return AssignAttempt(
+        key=attempt.key,
+        env_worker_id=attempt.env_worker_id,
+        purpose=attempt.purpose,
+        group_id=group.id,
+        sibling=attempt.sibling,
+        task=attempt.task,
+        env_seed=group.env_seed,
+        sampling_seed=sampling_seed(plan.seed, _sampling_scope(group), attempt.sibling, attempt.key.attempt, 0),
+        is_greedy=attempt.mode == "greedy",
+        pinned_version=group.admitted_version if is_eval else None,
+        split="heldout" if is_eval else "train",
+        cohort=cohort,
+        cohort_size=cohort_size if cohort else 0,
+    )
+
+
+def _sampling_scope(group: Group) -> str:
+    """Evaluation draws are the same at every evaluation; training draws are the group's own."""
+    if group.purpose == "eval":
+        return f"eval/{group.task}/{group.env_seed}"
+    return f"{group.ordinal}/{group.requeues}"

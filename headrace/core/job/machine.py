@@ -1,0 +1,176 @@
+"""The job machine: `handle(event, now) -> actions`, then whatever the new state allows, then `check()` on demand."""
+
+from headrace.core.job import admission, evaluation, events, outcomes, swaps, taking, training
+from headrace.core.job.actions import Action, Announce, ResumeRollout
+from headrace.core.job.plan import JobPlan
+from headrace.core.job.rows import GroupState
+from headrace.core.job.state import TERMINAL, JobState, Phase
+from headrace.core.ledger import AttemptState
+
+
+class JobMachine:
+    """Decides everything about one job. The shell passes events with the time and performs the actions returned."""
+
+    def __init__(self, state: JobState) -> None:
+        self.state = state
+
+    @classmethod
+    def fresh(cls, plan: JobPlan) -> "JobMachine":
+        machine = cls(JobState(plan))
+        evaluation.schedule_first(machine.state)
+        return machine
+
+    def handle(self, event: events.Event, now: float) -> list[Action]:
+        """One event. A terminal job answers only with acknowledgements, so that late reporters can forget."""
+        if self.state.is_ended:
+            return self._handle_late(event)
+        return [*self._dispatch(event, now), *self._proceed(now)]
+
+    def _handle_late(self, event: events.Event) -> list[Action]:
+        match event:
+            case events.AttemptFinished():
+                return outcomes.finished(self.state, event, 0.0)[:1]
+            case _:
+                return []
+
+    def _dispatch(self, event: events.Event, now: float) -> list[Action]:
+        state = self.state
+        match event:
+            case events.AttemptStarted():
+                return outcomes.started(state, event, now)
+            case events.AttemptFinished():
+                return outcomes.finished(state, event, now)
+            case events.AttemptFailed():
+                return outcomes.failed(state, event, self._env_of(event), now)
+            case events.RewardReported():
+                return outcomes.rewarded(state, event, now)
+            case events.EnvOpened():
+                return outcomes.env_opened(state, event)
+            case events.EnvLost():
+                return outcomes.env_lost(state, event, now)
+            case events.TimePassed():
+                return outcomes.expire(state, now) + evaluation.expire(state, now) + self._expire(now)
+            case _:
+                return self._dispatch_training(event, now)
+
+    def _dispatch_training(self, event: events.Event, now: float) -> list[Action]:
+        state = self.state
+        match event:
+            case events.TrainerOpened():
+                return training.trainer_opened(state, event, now)
+            case events.TrainerLost():
+                return training.trainer_lost(state, event)
+            case events.StatePublished():
+                return training.state_published(state, event, now)
+            case events.StepFinished():
+                return training.step_finished(state, event, now)
+            case events.TrainingFailed():
+                return training.fail(state, event.code, event.detail, now)
+            case events.TrainingClosed():
+                return training.training_closed(state, event)
+            case _:
+                return self._dispatch_rollout(event, now)
+
+    def _dispatch_rollout(self, event: events.Event, now: float) -> list[Action]:
+        state = self.state
+        match event:
+            case events.WorkersChanged():
+                return swaps.workers_changed(state, event)
+            case events.WorkerReported():
+                return swaps.reported(state, event)
+            case events.WeightsPrefetched():
+                return swaps.prefetched(state, event)
+            case events.WeightsUpdated():
+                return swaps.updated(state, event, now)
+            case events.ProxyOpened():
+                return swaps.proxy_opened(state, event)
+            case events.PauseRequested():
+                return training.pause(state)
+            case events.ResumeRequested():
+                return self._resume(now)
+            case events.CancelRequested(reason):
+                return training.cancel(state, reason, now)
+            case _:
+                return []
+
+    def _env_of(self, event: events.AttemptFailed) -> str:
+        attempt = self.state.attempts.get(event.key)
+        return attempt.env_worker_id if attempt is not None else ""
+
+    def _resume(self, now: float) -> list[Action]:
+        if self.state.phase not in (Phase.PAUSING, Phase.PAUSED):
+            return []
+        is_started = self.state.lineage.current is not None
+        self.state.set_phase(Phase.RUNNING if is_started else Phase.STARTING)
+        self.state.marks["progress"] = now
+        return [ResumeRollout(), Announce("job.resumed")]
+
+    def _proceed(self, now: float) -> list[Action]:
+        """Whatever the new state allows, in the order of a step: swap, take, admit, evaluate, end."""
+        state = self.state
+        if state.phase in TERMINAL:
+            return []
+        actions = swaps.advance(state, now, can_fill=self._can_fill())
+        actions += taking.take(state, now)
+        actions += outcomes.score_waiting(state, now) if state.plan.policy.reward == "at_end_of_batch" else []
+        actions += evaluation.start(state, now)
+        actions += admission.admit(state, now)
+        actions += training.settle_pause(state)
+        actions += self._give_up(now)
+        actions += training.end_if_done(state, now)
+        return actions
+
+    def _can_fill(self) -> bool:
+        return self.state.plan.policy.load_at == "get_batch" and taking.can_fill(self.state)
+
+    def _give_up(self, now: float) -> list[Action]:
+        state = self.state
+        if state.failed_in_a_row < state.plan.limits.max_failed_groups:
+            return []
+        detail = f"{state.failed_in_a_row} groups in a row were dropped, the last one with: {state.last_error}"
+        return training.fail(state, "groups_failing", detail, now)
+
+    def _expire(self, now: float) -> list[Action]:
+        state = self.state
+        if state.phase in (Phase.PAUSED, Phase.PAUSING) or state.evaluation is not None:
+            state.marks["progress"] = now
+            return []
+        is_starting = state.phase is Phase.STARTING
+        limit = state.plan.limits.start_s if is_starting else state.plan.limits.step_s
+        idle = now - state.marks.setdefault("progress", now)
+        if idle <= limit:
+            return []
+        waiting = {s.value: len(state.train_groups(s)) for s in GroupState if state.train_groups(s)}
+        detail = f"no step for {idle:.0f} s (limit {limit:.0f} s); groups {waiting}, losses {dict(state.counters)}"
+        return training.fail(state, "start_timeout" if is_starting else "step_timeout", detail, now)
+
+    # -- invariants ------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raises AssertionError when an invariant is broken."""
+        state = self.state
+        state.lineage.check()
+        state.ledger.check((a.purpose, a.task) for a in state.attempts.values() if a.is_in_flight)
+        assert state.counters["max_trained_lag"] <= (
+            state.plan.policy.alpha if state.plan.policy.alpha is not None else state.counters["max_trained_lag"]
+        )
+        for group in state.groups.values():
+            self._check_group(group.id)
+        for key in state.unassigned:
+            assert state.attempts[key].state is AttemptState.QUEUED and not state.attempts[key].env_worker_id, key
+        for env in state.envs.values():
+            assert len(env.assigned) <= env.slots, env
+        assert sum(1 for step in state.steps.values() if step.state == "sampled") <= 1
+
+    def _check_group(self, group_id: str) -> None:
+        group = self.state.groups[group_id]
+        for key, member in group.members.items():
+            assert key == member.key and member.group_id == group.id
+        siblings = [member.sibling for member in group.live]
+        assert len(siblings) == len(set(siblings)), f"{group_id}: two live attempts of one sibling"
+        if group.state is GroupState.READY:
+            assert {m.state for m in group.live} == {AttemptState.READY}, group_id
+        if group.state is GroupState.TAKEN:
+            assert {m.state for m in group.live} == {AttemptState.SAMPLED}, group_id
+        if group.state in (GroupState.OPEN, GroupState.COMPLETE):
+            assert group.live, f"{group_id} is {group.state} with no live member"

@@ -1,0 +1,90 @@
+"""What a job asked for, as the machine needs it. Built once from the resolved job spec."""
+
+import math
+from dataclasses import dataclass, field
+
+from headrace.core.async_policy import AsyncPolicy
+from headrace.core.staleness import issued_per_group
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlan:
+    """One task of the mixture. `n_prompts` None: its seeds never run out."""
+
+    name: str
+    weight: float = 1.0
+    reward_names: tuple[str, ...] = ()  # graded by reward workers, beside what the environment returns
+    reward_weights: tuple[float, ...] = ()
+    env_reward_weight: float = 1.0
+    has_env_reward: bool = True
+    reward_timeout_s: float = 30.0
+    episode_s: float = 600.0
+    n_prompts: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EvalPlan:
+    """Evaluation: `episodes` held-out episodes per task and mode, always the same ones."""
+
+    episodes: int = 0
+    modes: tuple[str, ...] = ("sampled", "greedy")
+    at_start: bool = True
+    at_end: bool = True
+    every: int = 0
+    workers: int = 1
+    deadline_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Deadlines in seconds and bounded counts; passing one is a named loss or a named failure of the job."""
+
+    step_s: float = 600.0
+    quota_patience_s: float = 60.0
+    stale_deadline_s: float = 60.0
+    prefetch_s: float = 30.0
+    update_s: float = 60.0
+    start_s: float = 300.0
+    max_requeues: int = 2
+    max_attempts: int = 3
+    max_failed_groups: int = 32
+    max_filtered: int = 4
+    reward_tries: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """The whole of it. `groups` is B, the groups that one step consumes over all tasks."""
+
+    job_id: str
+    seed: int
+    max_steps: int
+    groups: int
+    group_size: int
+    tasks: tuple[TaskPlan, ...]
+    policy: AsyncPolicy
+    redundancy: str = "1"
+    on_short: str = "drop"
+    filter: str = "none"
+    checkpoint_every: int = 0
+    export_path: str = ""
+    evaluation: EvalPlan = field(default_factory=EvalPlan)
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def issued(self) -> int:
+        """k: attempts issued for a group at its admission."""
+        return issued_per_group(self.group_size, self.redundancy)
+
+    def task(self, name: str) -> TaskPlan:
+        return next(task for task in self.tasks if task.name == name)
+
+    def quotas(self) -> dict[str, int]:
+        """Groups of each task in a batch: weights rounded by largest remainder, so that they sum to B."""
+        total = sum(task.weight for task in self.tasks)
+        exact = {task.name: self.groups * task.weight / total for task in self.tasks}
+        quota = {name: math.floor(share) for name, share in exact.items()}
+        by_remainder = sorted(exact, key=lambda name: (quota[name] - exact[name], name))
+        for name in by_remainder[: self.groups - sum(quota.values())]:
+            quota[name] += 1
+        return quota

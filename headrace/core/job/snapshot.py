@@ -1,0 +1,99 @@
+"""What of the job machine is not in its rows, as JSON, and how a machine is rebuilt by whoever takes a job over.
+
+Connections (trainer, proxy, workers, environment processes) are not restored: they report themselves again.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from headrace.core.job.machine import JobMachine
+from headrace.core.job.plan import JobPlan
+from headrace.core.job.rows import Group, Step
+from headrace.core.job.state import Evaluation, JobState, Phase, Requeue
+from headrace.core.ledger import AttemptState, Ledger
+from headrace.core.versions import Lineage, Version
+
+_PLAIN = (
+    "step",
+    "checkpoint_step",
+    "next_version",
+    "to_replay",
+    "ordinal",
+    "ready_count",
+    "marks",
+    "last_error",
+    "failed_in_a_row",
+    "filtered_since_step",
+    "evaluated",
+    "eval_due",
+    "is_ended",
+)
+
+
+def dump(state: JobState) -> dict[str, Any]:
+    """JSON of everything beside the rows."""
+    stored: dict[str, Any] = {name: getattr(state, name) for name in _PLAIN}
+    stored["cursors"] = dict(state.cursors)
+    stored["counters"] = dict(state.counters)
+    stored["requeues"] = [asdict(requeue) for requeue in state.requeues]
+    stored["evaluation"] = _dump_evaluation(state.evaluation)
+    return stored
+
+
+def _dump_evaluation(running: Evaluation | None) -> dict[str, Any] | None:
+    if running is None:
+        return None
+    return {
+        "policy_version": running.policy_version,
+        "step": running.step,
+        "deadline": running.deadline,
+        "open_groups": sorted(running.open_groups),
+        "scores": [[task, mode, scores] for (task, mode), scores in sorted(running.scores.items())],
+        "lost": running.lost,
+    }
+
+
+def restore(
+    plan: JobPlan,
+    stored: Mapping[str, Any],
+    *,
+    phase: Phase,
+    reason: str,
+    ledger: Mapping[str, Any],
+    versions: Iterable[Version],
+    groups: Iterable[Group],
+    steps: Iterable[Step],
+) -> JobMachine:
+    """Rebuilds a machine from its rows and `dump`. `groups` are those not closed, with every attempt ever issued."""
+    state = JobState(plan, phase=phase, reason=reason)
+    for name in _PLAIN:
+        setattr(state, name, stored[name])
+    state.marks = dict(stored["marks"])
+    state.cursors.update(stored["cursors"])
+    state.counters.update(stored["counters"])
+    state.requeues = [Requeue(**requeue) for requeue in stored["requeues"]]
+    state.evaluation = _load_evaluation(stored["evaluation"])
+    state.ledger = Ledger.from_json(ledger)
+    state.lineage = Lineage.of(versions)
+    state.steps = {step.step: step for step in steps}
+    for group in groups:
+        state.groups[group.id] = group
+        for attempt in group.members.values():
+            state.attempts[attempt.key] = attempt
+            if attempt.state is AttemptState.QUEUED and not attempt.env_worker_id:
+                state.unassigned[attempt.key] = attempt
+    return JobMachine(state)
+
+
+def _load_evaluation(stored: Mapping[str, Any] | None) -> Evaluation | None:
+    if stored is None:
+        return None
+    return Evaluation(
+        stored["policy_version"],
+        stored["step"],
+        stored["deadline"],
+        set(stored["open_groups"]),
+        {(task, mode): list(scores) for task, mode, scores in stored["scores"]},
+        stored["lost"],
+    )
