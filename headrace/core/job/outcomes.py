@@ -3,10 +3,10 @@
 import math
 
 from headrace.core.job import evaluation, groups
-from headrace.core.job.actions import AcknowledgeAttempt, Action, Announce, ScoreAttempt
+from headrace.core.job.actions import AbortAttempt, AcknowledgeAttempt, Action, Announce, ScoreAttempt
 from headrace.core.job.admission import assignment
 from headrace.core.job.events import AttemptFailed, AttemptFinished, AttemptStarted, EnvLost, EnvOpened, RewardReported
-from headrace.core.job.rows import Attempt, Key
+from headrace.core.job.rows import Attempt
 from headrace.core.job.state import EnvProcess, JobState
 from headrace.core.ledger import AttemptState
 
@@ -166,7 +166,7 @@ def expire(state: JobState, now: float) -> list[Action]:
             if now >= attempt.reward_deadline:
                 actions += _reward_overdue(state, attempt, now)
         elif attempt.state in _GENERATING and attempt.env_worker_id and _is_overdue(state, attempt, now):
-            actions += groups_abort(state, attempt, now)
+            actions += _give_up_on(state, attempt, now)
     return actions
 
 
@@ -183,12 +183,6 @@ def _is_overdue(state: JobState, attempt: Attempt, now: float) -> bool:
     return now - attempt.issued_at > 2 * state.plan.task(attempt.task).episode_s + 60.0
 
 
-def groups_abort(state: JobState, attempt: Attempt, now: float) -> list[Action]:
-    from headrace.core.job.actions import AbortAttempt
-
+def _give_up_on(state: JobState, attempt: Attempt, now: float) -> list[Action]:
     abort = AbortAttempt(attempt.key, attempt.env_worker_id, "overdue")
     return [abort, *_lost(state, attempt, AttemptState.FAILED_INFRA, "no report of the episode in time", now)]
-
-
-def in_hand(state: JobState) -> set[Key]:
-    return {key for key, attempt in state.attempts.items() if attempt.state in _GENERATING}

@@ -3,8 +3,8 @@
 Connections (trainer, proxy, workers, environment processes) are not restored: they report themselves again.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace.core.job.machine import JobMachine
@@ -54,19 +54,24 @@ def _dump_evaluation(running: Evaluation | None) -> dict[str, Any] | None:
     }
 
 
-def restore(
-    plan: JobPlan,
-    stored: Mapping[str, Any],
-    *,
-    phase: Phase,
-    reason: str,
-    ledger: Mapping[str, Any],
-    versions: Iterable[Version],
-    groups: Iterable[Group],
-    steps: Iterable[Step],
-) -> JobMachine:
-    """Rebuilds a machine from its rows and `dump`. `groups` are those not closed, with every attempt ever issued."""
-    state = JobState(plan, phase=phase, reason=reason)
+@dataclass(frozen=True, slots=True)
+class StoredJob:
+    """The rows of a job. `groups` are those not closed, with every attempt ever issued; `state` is from `dump`."""
+
+    plan: JobPlan
+    phase: Phase
+    reason: str
+    state: Mapping[str, Any]
+    ledger: Mapping[str, Any]
+    versions: Sequence[Version]
+    groups: Sequence[Group]
+    steps: Sequence[Step]
+
+
+def restore(job: StoredJob) -> JobMachine:
+    """Rebuilds a machine from its rows."""
+    stored = job.state
+    state = JobState(job.plan, phase=job.phase, reason=job.reason)
     for name in _PLAIN:
         setattr(state, name, stored[name])
     state.marks = dict(stored["marks"])
@@ -74,10 +79,10 @@ def restore(
     state.counters.update(stored["counters"])
     state.requeues = [Requeue(**requeue) for requeue in stored["requeues"]]
     state.evaluation = _load_evaluation(stored["evaluation"])
-    state.ledger = Ledger.from_json(ledger)
-    state.lineage = Lineage.of(versions)
-    state.steps = {step.step: step for step in steps}
-    for group in groups:
+    state.ledger = Ledger.from_json(job.ledger)
+    state.lineage = Lineage.of(job.versions)
+    state.steps = {step.step: step for step in job.steps}
+    for group in job.groups:
         state.groups[group.id] = group
         for attempt in group.members.values():
             state.attempts[attempt.key] = attempt

@@ -8,7 +8,7 @@ import json
 
 from headrace.core.job import groups as group_rules
 from headrace.core.job.actions import Action, Announce, TrainStep
-from headrace.core.job.admission import has_prompts
+from headrace.core.job.admission import current_quotas, has_prompts
 from headrace.core.job.rows import BatchGroup, BatchMember, Group, GroupState, Step
 from headrace.core.job.state import JobState, Phase
 from headrace.core.job.swaps import is_settled
@@ -77,13 +77,13 @@ def takeable(state: JobState) -> list[Group]:
 def can_fill(state: JobState) -> bool:
     """Whether the ready groups fill every task's quota."""
     ready = takeable(state)
-    return all(sum(group.task == task for group in ready) >= quota for task, quota in state.plan.quotas().items())
+    return all(sum(group.task == task for group in ready) >= quota for task, quota in current_quotas(state).items())
 
 
 def _choose(state: JobState, now: float) -> list[Group] | None:
     ready = takeable(state)
     chosen: list[Group] = []
-    for task, quota in state.plan.quotas().items():
+    for task, quota in current_quotas(state).items():
         chosen += [group for group in ready if group.task == task][:quota]
     if len(chosen) == state.plan.groups:
         state.marks.pop("quota_short", None)
@@ -91,13 +91,10 @@ def _choose(state: JobState, now: float) -> list[Group] | None:
     if len(ready) < state.plan.groups:
         return None
     since = state.marks.setdefault("quota_short", now)
-    lenders = [group for group in ready if group not in chosen]
-    exhausted = all(
-        has_prompts(state, task) or sum(g.task == task for g in chosen) >= quota
-        for task, quota in state.plan.quotas().items()
-    )
-    if exhausted and now - since < state.plan.limits.quota_patience_s:
+    if now - since < state.plan.limits.quota_patience_s:
         return None
+    taken = {group.id for group in chosen}
+    lenders = [group for group in ready if group.id not in taken]
     state.counters["quota_lent"] += state.plan.groups - len(chosen)
     state.marks.pop("quota_short", None)
     return chosen + lenders[: state.plan.groups - len(chosen)]

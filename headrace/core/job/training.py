@@ -30,16 +30,20 @@ def trainer_opened(state: JobState, event: TrainerOpened, now: float) -> list[Ac
     state.trainer_id = event.worker_id
     state.publishing = None
     state.training = None
+    state.marks.pop("closing", None)
     if state.lineage.current is None:
+        state.next_version = 0
         return _publish(state, None, 0)
-    if event.is_attached:
+    current_step = state.lineage.versions[state.lineage.current].step
+    if event.step == current_step or (event.is_attached and event.step == current_step + 1):
+        # It stands at n, or has trained the step that is out and will answer from memory.
+        if not event.is_attached:
+            _renumber_step_out(state)
         return continue_training(state, now)
     parent = state.lineage.live_version_of_step(event.step)
-    if event.step > state.step or parent is None:
+    if event.step > current_step or parent is None:
         detail = f"the trainer came back at step {event.step}, but {state.step} is the newest committed one"
         return fail(state, "checkpoint_unknown", detail, now)
-    if event.step == state.step and parent == state.lineage.current:
-        return continue_training(state, now)  # the checkpoint is the current version: nothing to publish or replay
     state.to_replay = list(range(event.step + 1, state.step + 1))
     missing = [step for step in state.to_replay if step not in state.steps]
     if missing:
@@ -99,14 +103,19 @@ def state_published(state: JobState, event: StatePublished, now: float) -> list[
     current = state.lineage.current
     parent = state.lineage.live_version_of_step(state.to_replay[0] - 1) if state.to_replay else current
     step = 0 if parent is None else state.lineage.versions[parent].step
-    out = [s for s in state.steps.values() if s.state is StepState.SAMPLED]
-    for waiting in out:  # its number was given before the restore; numbers only grow
-        waiting.publish_version = state.next_version
-        state.next_version += 1
-        state.store_step(waiting)
+    _renumber_step_out(state)
     return _committed(state, event.policy_version, parent, step, event.manifest_digest, event.total_bytes, now) + (
         continue_training(state, now)
     )
+
+
+def _renumber_step_out(state: JobState) -> None:
+    """Numbers only grow, and one that a lost trainer may have pushed bytes under is not used again."""
+    for step in state.steps.values():
+        if step.state is StepState.SAMPLED:
+            step.publish_version = state.next_version
+            state.next_version += 1
+            state.store_step(step)
 
 
 def _committed(
@@ -182,6 +191,8 @@ def _end_if_done(state: JobState, now: float) -> list[Action]:
     is_over = state.step >= state.plan.max_steps or taking.has_ended(state)
     if state.phase is not Phase.RUNNING or not is_over or state.evaluation or state.eval_due:
         return []
+    if state.step == 0:
+        return fail(state, "no_steps", f"no batch was ever filled; last loss: {state.last_error or 'none'}", now)
     if evaluation.final_is_due(state):
         state.eval_due.append(state.step)
         return []
