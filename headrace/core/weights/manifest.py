@@ -43,7 +43,7 @@ class VersionId:
 class TensorEntry:
     """A tensor of `nbytes` that starts in `bucket` at `offset` (bytes) and may run on into the following buckets.
 
-    `digest` is the xxh3-128 of its bytes in C order, little endian. An alias repeats all this of the tensor it is tied to.
+    `digest` is the xxh3-128 of its bytes in C order, little endian. An alias repeats all this of its owner.
     """
 
     name: str

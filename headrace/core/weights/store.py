@@ -5,7 +5,7 @@
        └────── expired, beaten ──────┴──► (gone)
 
 Uncommitted versions of one number may live side by side (a trainer that restarts makes other bytes): the commit names
-the digest that wins and the others go. A committed version whose bucket was lost or damaged stays, with missing buckets,
+the digest that wins and the others go. A committed version whose bucket was damaged stays, with missing buckets,
 until it is pushed again. Nothing is ever evicted to make room.
 """
 

@@ -21,7 +21,7 @@ def version_key(manifest: Manifest) -> VersionKey:
 
 @dataclass(frozen=True)
 class PublishBegan:
-    """`epoch`: the publisher's authority, at least the manifest's own (old versions are pushed again under new ones)."""
+    """`epoch`: the publisher's authority, at least the manifest's own (old versions are re-pushed under new ones)."""
 
     manifest: Manifest
     epoch: int

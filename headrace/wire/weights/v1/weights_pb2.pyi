@@ -83,32 +83,32 @@ class File(_message.Message):
     def __init__(self, name: _Optional[str] = ..., nbytes: _Optional[int] = ..., bucket: _Optional[int] = ...) -> None: ...
 
 class OpenSessionRequest(_message.Message):
-    __slots__ = ("client", "ucx_address", "host_identity", "transport")
+    __slots__ = ("client", "host_identity", "transport", "is_loopback")
     CLIENT_FIELD_NUMBER: _ClassVar[int]
-    UCX_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     HOST_IDENTITY_FIELD_NUMBER: _ClassVar[int]
     TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    IS_LOOPBACK_FIELD_NUMBER: _ClassVar[int]
     client: str
-    ucx_address: bytes
     host_identity: str
     transport: str
-    def __init__(self, client: _Optional[str] = ..., ucx_address: _Optional[bytes] = ..., host_identity: _Optional[str] = ..., transport: _Optional[str] = ...) -> None: ...
+    is_loopback: bool
+    def __init__(self, client: _Optional[str] = ..., host_identity: _Optional[str] = ..., transport: _Optional[str] = ..., is_loopback: bool = ...) -> None: ...
 
 class OpenSessionReply(_message.Message):
-    __slots__ = ("session", "incarnation", "ucx_address", "host_identity", "transport", "chunk_bytes")
+    __slots__ = ("session", "incarnation", "ucx_address", "transport", "chunk_bytes", "window")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     UCX_ADDRESS_FIELD_NUMBER: _ClassVar[int]
-    HOST_IDENTITY_FIELD_NUMBER: _ClassVar[int]
     TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
     session: int
     incarnation: str
     ucx_address: bytes
-    host_identity: str
     transport: str
     chunk_bytes: int
-    def __init__(self, session: _Optional[int] = ..., incarnation: _Optional[str] = ..., ucx_address: _Optional[bytes] = ..., host_identity: _Optional[str] = ..., transport: _Optional[str] = ..., chunk_bytes: _Optional[int] = ...) -> None: ...
+    window: int
+    def __init__(self, session: _Optional[int] = ..., incarnation: _Optional[str] = ..., ucx_address: _Optional[bytes] = ..., transport: _Optional[str] = ..., chunk_bytes: _Optional[int] = ..., window: _Optional[int] = ...) -> None: ...
 
 class CloseSessionRequest(_message.Message):
     __slots__ = ("session",)
@@ -121,16 +121,18 @@ class CloseSessionReply(_message.Message):
     def __init__(self) -> None: ...
 
 class BeginPublish(_message.Message):
-    __slots__ = ("session", "manifest", "epoch", "space_wait_s")
+    __slots__ = ("session", "ucx_address", "manifest", "epoch", "space_wait_s")
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    UCX_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SPACE_WAIT_S_FIELD_NUMBER: _ClassVar[int]
     session: int
+    ucx_address: bytes
     manifest: Manifest
     epoch: int
     space_wait_s: float
-    def __init__(self, session: _Optional[int] = ..., manifest: _Optional[_Union[Manifest, _Mapping]] = ..., epoch: _Optional[int] = ..., space_wait_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, session: _Optional[int] = ..., ucx_address: _Optional[bytes] = ..., manifest: _Optional[_Union[Manifest, _Mapping]] = ..., epoch: _Optional[int] = ..., space_wait_s: _Optional[float] = ...) -> None: ...
 
 class PublishReplyFrame(_message.Message):
     __slots__ = ("credits", "sealed")
@@ -179,16 +181,18 @@ class PullFrame(_message.Message):
     def __init__(self, begin: _Optional[_Union[BeginPull, _Mapping]] = ..., credits: _Optional[_Union[Credits, _Mapping]] = ..., corrupt: _Optional[_Union[BucketCorrupt, _Mapping]] = ...) -> None: ...
 
 class BeginPull(_message.Message):
-    __slots__ = ("session", "job_id", "policy_version", "digest")
+    __slots__ = ("session", "ucx_address", "job_id", "policy_version", "digest")
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    UCX_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     session: int
+    ucx_address: bytes
     job_id: str
     policy_version: int
     digest: str
-    def __init__(self, session: _Optional[int] = ..., job_id: _Optional[str] = ..., policy_version: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
+    def __init__(self, session: _Optional[int] = ..., ucx_address: _Optional[bytes] = ..., job_id: _Optional[str] = ..., policy_version: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class BucketCorrupt(_message.Message):
     __slots__ = ("bucket",)

@@ -94,7 +94,7 @@ class WeightsServicer(object):
     """
 
     def OpenSession(self, request, context):
-        """Exchanges UCX worker addresses. A session is one pair of UCX workers; it ends with CloseSession or with its first abandoned transfer.
+        """Agrees on a transport. A session is one pair of UCX workers; it ends with CloseSession or its first broken transfer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
