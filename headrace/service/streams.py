@@ -224,6 +224,11 @@ class StreamClient(Generic[Sent, Received]):
                 return False
         return True
 
+    def send_nowait(self, *items: Sent) -> bool:
+        """As `send`, without flow control: for an owner that bounds by other means what can wait."""
+        writer = self._writer
+        return writer is not None and all(writer.put_nowait(item) for item in items)
+
     def close(self) -> None:
         """Make `run` end; what waits is written first."""
         self._closing.set()
