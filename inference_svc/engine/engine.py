@@ -16,8 +16,27 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
+
+@dataclass(frozen=True, slots=True)
+class TypedArray:
+    """A numpy array whose bits are of ``dtype``: numpy has no bfloat16 and carries it as uint16."""
+
+    array: Any
+    dtype: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The tensor's shape."""
+        return tuple(self.array.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes."""
+        return int(self.array.nbytes)
+
+
 Tensors = Mapping[str, Any]
-"""Tensor name (as in the model's state dict) -> array of the parameter's shape: numpy, or anything torch can view."""
+"""Tensor name (as in the model's state dict) -> numpy array, TypedArray or torch tensor of the parameter's shape."""
 
 
 class FinishReason(StrEnum):

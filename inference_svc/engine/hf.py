@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from transformers import PreTrainedModel
@@ -67,7 +67,7 @@ class HfEngine:
         self._waiting: deque[str] = deque()
         self._known: set[str] = set()
         self._inbox: deque[Callable[[], None]] = deque()
-        self._calls: set[Future[object]] = set()
+        self._calls: set[Future[Any]] = set()
         self._wake = threading.Event()
         self._is_stopping = False
         self._is_paused = False
@@ -158,7 +158,7 @@ class HfEngine:
         if self._thread is None or self._is_stopping or self._error is not None:
             raise EngineDied("the engine is not running") from self._error
         done: Future[T] = Future()
-        self._calls.add(done)  # type: ignore[arg-type]
+        self._calls.add(done)
 
         def run() -> None:
             try:
@@ -172,7 +172,7 @@ class HfEngine:
         try:
             return await asyncio.wrap_future(done)
         finally:
-            self._calls.discard(done)  # type: ignore[arg-type]
+            self._calls.discard(done)
 
     # ---- the generation thread -------------------------------------------------------------------------------------
 

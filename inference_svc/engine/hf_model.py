@@ -33,10 +33,12 @@ def build_model(config: Mapping[str, Any], dtype: torch.dtype = torch.float32) -
     fields = {key: value for key, value in config.items() if key not in ("model_type", "dtype", "torch_dtype")}
     try:
         resolved = AutoConfig.for_model(config["model_type"], **fields)
-        model = AutoModelForCausalLM.from_config(resolved, dtype=dtype)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(resolved, dtype=dtype)  # type: ignore[no-untyped-call]
     except (ValueError, KeyError, TypeError) as error:
         raise UnsupportedModel(f"model_type {config.get('model_type')!r} cannot be built: {error}") from error
-    return model.eval().requires_grad_(False)
+    model.eval()
+    model.requires_grad_(False)
+    return model
 
 
 def read_directory(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

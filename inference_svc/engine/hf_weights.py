@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from inference_svc.engine.engine import LoadRefused, Tensors
+from inference_svc.engine.engine import LoadRefused, Tensors, TypedArray
 
 
 class LiveWeights:
@@ -42,15 +42,12 @@ class LiveWeights:
         return n_bytes
 
 
-def as_torch(array: Any) -> torch.Tensor:
-    """A torch view of a numpy array; a torch tensor as it is."""
-    if isinstance(array, torch.Tensor):
-        return array
-    with torch.no_grad():
-        return torch.from_numpy(array) if array.flags.writeable else torch.tensor(array)
-
-
-def as_dtype(array: Any, dtype: str) -> torch.Tensor:
-    """A torch view of an array whose bits are of ``dtype``: numpy carries bfloat16 as uint16."""
-    tensor = as_torch(array)
-    return tensor.view(torch.bfloat16) if dtype == "bfloat16" else tensor
+def as_torch(source: Any) -> torch.Tensor:
+    """A torch view of a numpy array or a TypedArray; a torch tensor as it is."""
+    if isinstance(source, torch.Tensor):
+        return source
+    if isinstance(source, TypedArray):
+        tensor = as_torch(source.array)
+        return tensor.view(torch.bfloat16) if source.dtype == "bfloat16" else tensor
+    # torch warns about views of read-only memory, although nothing here writes to it.
+    return torch.from_numpy(source) if source.flags.writeable else torch.tensor(source)

@@ -1,0 +1,1 @@
+"""The inference worker: one engine behind the `Engine` service, weights from the store."""
