@@ -1,5 +1,7 @@
 """The job machine: `handle(event, now) -> actions`, then whatever the new state allows, then `check()` on demand."""
 
+from collections.abc import Iterable
+
 from headrace.core.job import admission, evaluation, events, outcomes, swaps, taking, training
 from headrace.core.job.actions import Action, Announce, ResumeRollout
 from headrace.core.job.plan import JobPlan
@@ -21,10 +23,20 @@ class JobMachine:
         return machine
 
     def handle(self, event: events.Event, now: float) -> list[Action]:
-        """One event. A terminal job answers only with acknowledgements, so that late reporters can forget."""
-        if self.state.is_ended:
-            return self._handle_late(event)
-        return [*self._dispatch(event, now), *self._proceed(now)]
+        """One event, and whatever it makes possible."""
+        return self.handle_all([event], now)
+
+    def handle_all(self, arrived: Iterable[events.Event], now: float) -> list[Action]:
+        """All events that wait, in order, then once whatever the new state allows.
+
+        A job that has ended answers only with acknowledgements, so that late reporters can forget.
+        """
+        actions: list[Action] = []
+        for event in arrived:
+            actions += self._handle_late(event) if self.state.is_ended else self._dispatch(event, now)
+        if not self.state.is_ended:
+            actions += self._proceed(now)
+        return actions
 
     def _handle_late(self, event: events.Event) -> list[Action]:
         match event:
@@ -106,11 +118,12 @@ class JobMachine:
         return [ResumeRollout(), Announce("job.resumed")]
 
     def _proceed(self, now: float) -> list[Action]:
-        """Whatever the new state allows, in the order of a step: swap, take, admit, evaluate, end."""
+        """Whatever the new state allows, in the order of a step: evict, swap, take, evaluate, admit, end."""
         state = self.state
         if state.phase in TERMINAL:
             return []
-        actions = swaps.advance(state, now, can_fill=self._can_fill())
+        actions = taking.evict(state, now)
+        actions += swaps.advance(state, now, can_fill=self._can_fill())
         actions += taking.take(state, now)
         actions += outcomes.score_waiting(state, now) if state.plan.policy.reward == "at_end_of_batch" else []
         actions += evaluation.start(state, now)

@@ -118,11 +118,6 @@ class Group:
     def in_state(self, *states: AttemptState) -> list[Attempt]:
         return [member for member in self.members.values() if member.state in states]
 
-    @property
-    def start_version(self) -> int | None:
-        """min v0 over the members that still count; None before any token."""
-        return min((m.start_version for m in self.live if m.start_version is not None), default=None)
-
 
 class StepState(StrEnum):
     SAMPLED = "sampled"

@@ -151,6 +151,11 @@ class JobState:
     def train_groups(self, *states: GroupState) -> list[Group]:
         return [group for group in self.groups.values() if group.purpose == "train" and group.state in states]
 
+    def lags(self, group: Group) -> list[int | None]:
+        """L of every live member that has a token; None: its v0 is off the live lineage. The group's L is the largest."""
+        started = (member.start_version for member in group.live)
+        return [self.lineage.lag(version) for version in started if version is not None]
+
     # -- the only ways to change rows ------------------------------------------------------------------------------
 
     def add_group(self, group: Group) -> None:

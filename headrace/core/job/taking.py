@@ -19,21 +19,22 @@ _WAITING = (GroupState.OPEN, GroupState.COMPLETE, GroupState.READY)
 
 
 def evict(state: JobState, now: float) -> list[Action]:
-    """Drops every group that can no longer be taken; run whenever n or m changed."""
+    """Drops every group that can no longer be taken: some sibling off the lineage, or the oldest too old."""
     actions: list[Action] = []
     alpha, is_out = state.plan.policy.alpha, state.is_batch_out
     for group in state.train_groups(*_WAITING):
-        oldest = group.start_version
-        if oldest is None:
-            continue
-        lag = state.lineage.lag(oldest)
-        if lag is None:
-            reason = f"version {oldest} is off the live lineage"
+        lags = state.lags(group)
+        if None in lags:
+            reason = "started under a version that is off the live lineage"
             actions += group_rules.drop(state, group, now, AttemptState.OFF_LINEAGE, reason, is_requeued=True)
-        elif not is_alive(lag, alpha, is_batch_out=is_out):
-            reason = f"lag {lag + is_out} at the next take, alpha {alpha}"
+        elif lags and not is_alive(max(_known(lags)), alpha, is_batch_out=is_out):
+            reason = f"lag {max(_known(lags)) + is_out} at the next take, alpha {alpha}"
             actions += group_rules.drop(state, group, now, AttemptState.EVICTED_STALE, reason, is_requeued=True)
     return actions
+
+
+def _known(lags: list[int | None]) -> list[int]:
+    return [lag for lag in lags if lag is not None]
 
 
 def take(state: JobState, now: float) -> list[Action]:
@@ -67,10 +68,9 @@ def takeable(state: JobState) -> list[Group]:
     """Ready groups with L <= alpha, earliest v0 first, then arrival."""
     found = []
     for group in state.train_groups(GroupState.READY):
-        oldest = group.start_version
-        lag = state.lineage.lag(oldest) if oldest is not None else None
-        if may_take(lag, state.plan.policy.alpha):
-            found.append((-(lag or 0), group.ready_order or 0, group))
+        lags = state.lags(group)
+        if lags and all(may_take(lag, state.plan.policy.alpha) for lag in lags):
+            found.append((-max(_known(lags)), group.ready_order or 0, group))
     return [group for _, _, group in sorted(found, key=lambda entry: entry[:2])]
 
 
@@ -107,8 +107,7 @@ def _must_wait(state: JobState, now: float) -> bool:
     if alpha is None or now >= deadline:
         return False
     for group in state.train_groups(GroupState.OPEN, GroupState.COMPLETE):
-        oldest = group.start_version
-        if oldest is not None and state.lineage.lag(oldest) == alpha:
+        if alpha in state.lags(group):
             return True
     return False
 
@@ -137,8 +136,6 @@ def _sample(state: JobState, chosen: list[Group], now: float) -> Step:
 
 def _batch_group(state: JobState, group: Group, version: int, step: int, now: float) -> BatchGroup:
     members = []
-    oldest = group.start_version
-    assert oldest is not None
     for member in sorted(group.in_state(AttemptState.READY), key=lambda m: m.sibling):
         lag = state.lineage.lag(member.start_version) if member.start_version is not None else None
         assert may_take(lag, state.plan.policy.alpha) and lag is not None, (member.key, lag)

@@ -88,11 +88,9 @@ def _train(state: JobState, step: Step) -> TrainStep:
 
 
 def _replayed(state: JobState, step: Step) -> TrainStep:
-    if state.training != step.step:
-        step.publish_version = state.next_version
-        state.next_version += 1
-        state.training = step.step
-        state.store_step(step)
+    if step.publish_version <= max(state.lineage.versions):  # the number of its earlier life
+        _renumber(state, step)
+    state.training = step.step
     return _train(state, step)
 
 
@@ -110,12 +108,16 @@ def state_published(state: JobState, event: StatePublished, now: float) -> list[
 
 
 def _renumber_step_out(state: JobState) -> None:
-    """Numbers only grow, and one that a lost trainer may have pushed bytes under is not used again."""
+    """A number that a lost trainer may have pushed bytes under is not used again."""
     for step in state.steps.values():
-        if step.state is StepState.SAMPLED:
-            step.publish_version = state.next_version
-            state.next_version += 1
-            state.store_step(step)
+        if step.state is StepState.SAMPLED or step.step in state.to_replay:
+            _renumber(state, step)
+
+
+def _renumber(state: JobState, step: Step) -> None:
+    step.publish_version = state.next_version
+    state.next_version += 1
+    state.store_step(step)
 
 
 def _committed(
@@ -137,17 +139,15 @@ def _committed(
 def step_finished(state: JobState, event: StepFinished, now: float) -> list[Action]:
     """The commit point of a step: the version, the step and its attempts change together."""
     step = state.steps.get(event.step)
-    if step is None or (step.state is StepState.COMMITTED and not state.to_replay):
-        return []  # a repeated answer of a step that is committed
+    if step is None or state.training != event.step:
+        return []  # a repeated answer, or one to a request from before the trainer was lost
     if event.batch_digest != step.batch_digest:
         raise StepMismatch(f"step {event.step}: trained {event.batch_digest}, sampled {step.batch_digest}")
     if event.publish_version != step.publish_version:
-        return []  # an answer to a request from before a restore
+        return []
     is_replay = step.state is StepState.COMMITTED
     if is_replay:
-        if state.to_replay[:1] != [event.step]:
-            return []
-        state.to_replay.pop(0)
+        state.to_replay.remove(event.step)
         step.replays += 1
     parent, previous = state.lineage.current, state.marks.get("committed", now)
     state.training = None
