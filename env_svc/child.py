@@ -3,24 +3,24 @@
 A frame is four bytes of length and JSON. What the environment prints goes to standard error.
 """
 
-import ctypes
 import json
 import os
-import signal
+import sys
 from dataclasses import asdict
 from typing import Any, BinaryIO
 
 from env_svc.faults import EnvFault
 from env_svc.session import Session
 from env_svc.spec import PluginSpec
+from headrace.service.child import die_with_parent
 
 HEADER_BYTES = 4
-PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
     """Serve until standard input ends."""
-    _die_with_parent()
+    # A hanging environment must not outlive the service.
+    die_with_parent(int(sys.argv[1]))
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
@@ -60,13 +60,6 @@ def _write(stream: BinaryIO, answer: dict[str, Any]) -> None:
     payload = json.dumps(answer).encode()
     stream.write(len(payload).to_bytes(HEADER_BYTES, "big") + payload)
     stream.flush()
-
-
-def _die_with_parent() -> None:
-    """A hanging environment must not outlive the service (Linux alone has the call)."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "prctl"):
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

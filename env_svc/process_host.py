@@ -36,7 +36,11 @@ class Child:
         environment = {name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ}
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "env_svc.child", stdin=PIPE, stdout=PIPE, env=environment, start_new_session=True
+            *(sys.executable, "-m", "env_svc.child", str(os.getpid())),
+            stdin=PIPE,
+            stdout=PIPE,
+            env=environment,
+            start_new_session=True,
         )
         return cls(process)
 
