@@ -122,6 +122,7 @@ def finished(
             discarded_tokens=episode.discarded_tokens,
             invalid_actions=record.invalid_actions,
             nul_replaced=record.cleaner.n_replaced,
+            observations_cut=record.cut_observations,
         )
     )
 

@@ -153,7 +153,7 @@ class AttemptStarted(_message.Message):
     def __init__(self, key: _Optional[_Union[_common_pb2.AttemptKey, _Mapping]] = ..., start_version: _Optional[int] = ...) -> None: ...
 
 class AttemptFinished(_message.Message):
-    __slots__ = ("key", "token_blob", "n_tokens", "n_generated_tokens", "n_turns", "segments", "env_reward", "reward_components", "finish_reason", "is_truncated", "grading_blob", "phases", "env_worker_id", "discarded_tokens", "invalid_actions", "nul_replaced")
+    __slots__ = ("key", "token_blob", "n_tokens", "n_generated_tokens", "n_turns", "segments", "env_reward", "reward_components", "finish_reason", "is_truncated", "grading_blob", "phases", "env_worker_id", "discarded_tokens", "invalid_actions", "nul_replaced", "observations_cut")
     class RewardComponentsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -177,6 +177,7 @@ class AttemptFinished(_message.Message):
     DISCARDED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     INVALID_ACTIONS_FIELD_NUMBER: _ClassVar[int]
     NUL_REPLACED_FIELD_NUMBER: _ClassVar[int]
+    OBSERVATIONS_CUT_FIELD_NUMBER: _ClassVar[int]
     key: _common_pb2.AttemptKey
     token_blob: str
     n_tokens: int
@@ -193,7 +194,8 @@ class AttemptFinished(_message.Message):
     discarded_tokens: int
     invalid_actions: int
     nul_replaced: int
-    def __init__(self, key: _Optional[_Union[_common_pb2.AttemptKey, _Mapping]] = ..., token_blob: _Optional[str] = ..., n_tokens: _Optional[int] = ..., n_generated_tokens: _Optional[int] = ..., n_turns: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[_common_pb2.Segment, _Mapping]]] = ..., env_reward: _Optional[float] = ..., reward_components: _Optional[_Mapping[str, float]] = ..., finish_reason: _Optional[str] = ..., is_truncated: bool = ..., grading_blob: _Optional[str] = ..., phases: _Optional[_Union[PhaseSeconds, _Mapping]] = ..., env_worker_id: _Optional[str] = ..., discarded_tokens: _Optional[int] = ..., invalid_actions: _Optional[int] = ..., nul_replaced: _Optional[int] = ...) -> None: ...
+    observations_cut: int
+    def __init__(self, key: _Optional[_Union[_common_pb2.AttemptKey, _Mapping]] = ..., token_blob: _Optional[str] = ..., n_tokens: _Optional[int] = ..., n_generated_tokens: _Optional[int] = ..., n_turns: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[_common_pb2.Segment, _Mapping]]] = ..., env_reward: _Optional[float] = ..., reward_components: _Optional[_Mapping[str, float]] = ..., finish_reason: _Optional[str] = ..., is_truncated: bool = ..., grading_blob: _Optional[str] = ..., phases: _Optional[_Union[PhaseSeconds, _Mapping]] = ..., env_worker_id: _Optional[str] = ..., discarded_tokens: _Optional[int] = ..., invalid_actions: _Optional[int] = ..., nul_replaced: _Optional[int] = ..., observations_cut: _Optional[int] = ...) -> None: ...
 
 class AttemptFailed(_message.Message):
     __slots__ = ("key", "fault", "n_generated_tokens", "start_version", "phases", "discarded_tokens", "is_reward_known")
