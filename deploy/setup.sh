@@ -20,7 +20,7 @@ make_venv() {
   else
     echo "this Python has no ensurepip (Debian: the package python3-venv); using its own pip instead" >&2
     "$python" -m venv --without-pip "$venv"
-    "$python" -m pip --python "$venv/bin/python" install --quiet --disable-pip-version-check pip
+    "$python" -m pip --python "$venv/bin/python" install -qq --disable-pip-version-check pip
   fi
 }
 
@@ -29,7 +29,7 @@ make_venv() {
 # One call, so that pip resolves once. Byte code is written when a module is first imported: most of it never is.
 echo "installing headrace[$extras] into $venv (some minutes the first time)" >&2
 # shellcheck disable=SC2086
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --no-input \
+"$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-compile --no-input \
   ${PIP_ARGS:-} --constraint deploy/constraints.txt --editable ".[$extras]"
 "$venv/bin/python" -c 'import grpc, torch, headrace' || {
   echo "error: the environment in $venv does not work" >&2

@@ -1,0 +1,96 @@
+"""Commands about what a job holds and who works: trajectories, buffer, weights, workers."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headrace.cli.output import age, emit_json, pairs, table
+from headrace.cli.server import connect, server_options
+
+
+@click.command()
+@click.argument("id_", metavar="JOB_OR_TRAJECTORY_ID")
+@click.option("--state", multiple=True, help="Only attempts in this state; may be repeated.")
+@click.option("--task", help="Only attempts of this task.")
+@click.option("--step", type=int, help="Only attempts that this step trained on.")
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 100_000))
+@server_options
+def trajectories(  # noqa: PLR0913 -- click passes one argument for each option
+    id_: str,
+    state: tuple[str, ...],
+    task: str | None,
+    step: int | None,
+    limit: int,
+    server: str | None,
+    data_dir: Path,
+    as_json: bool,
+) -> None:
+    """List a job's trajectories, newest first, or show one with its transcript."""
+    with connect(server, data_dir) as api:
+        if id_.startswith("trj_"):
+            found: Any = api.get(f"/trajectories/{id_}")
+            transcript = api.get(f"/trajectories/{id_}/transcript") if not as_json else None
+        else:
+            query = {"state": list(state) or None, "task": task, "step": step}
+            found = list(api.pages(f"/jobs/{id_}/trajectories", limit=limit, **query))
+            transcript = None
+    if as_json:
+        emit_json(found)
+    elif isinstance(found, list):
+        columns = ["trajectory_id", "attempt", "task", "state", "reward", "start_version", "sample_version", "n_turns"]
+        table(found, columns)
+    else:
+        _show_trajectory(found, transcript or {})
+
+
+def _show_trajectory(found: dict[str, Any], transcript: dict[str, Any]) -> None:
+    pairs({key: value for key, value in found.items() if not isinstance(value, list | dict)})
+    for attempt in found.get("attempts", []):
+        click.echo("")
+        pairs({key: value for key, value in attempt.items() if value not in (None, {}, [])})
+    for message in transcript.get("messages", []):
+        click.echo(f"\n[{message.get('role')}]\n{message.get('content')}")
+
+
+@click.command()
+@click.argument("job_id")
+@server_options
+def buffer(job_id: str, server: str | None, data_dir: Path, as_json: bool) -> None:
+    """Show what a job's buffer holds now."""
+    with connect(server, data_dir) as api:
+        found = api.of_job(job_id, "buffer")
+    if as_json:
+        emit_json(found)
+    else:
+        pairs(found)
+
+
+@click.command()
+@click.argument("job_id")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 10_000))
+@server_options
+def weights(job_id: str, limit: int, server: str | None, data_dir: Path, as_json: bool) -> None:
+    """List a job's weight versions, newest first."""
+    with connect(server, data_dir) as api:
+        found = list(api.pages(f"/jobs/{job_id}/versions", limit=limit))
+    if as_json:
+        emit_json(found)
+        return
+    rows = [{**row, "age": age(row.get("committed_at"))} for row in found]
+    table(rows, ["policy_version", "parent_version", "step", "state", "total_bytes", "manifest_digest", "age"])
+
+
+@click.command()
+@click.option("--all", "show_all", is_flag=True, help="Those that are gone, too.")
+@server_options
+def workers(show_all: bool, server: str | None, data_dir: Path, as_json: bool) -> None:
+    """List the processes that have registered."""
+    with connect(server, data_dir) as api:
+        found = list(api.pages("/workers", limit=10_000))
+    rows = [row for row in found if show_all or row.get("state") == "live"]
+    if as_json:
+        emit_json(rows)
+        return
+    rows = [{**row, "seen": age(row.get("last_seen_at"))} for row in rows]
+    table(rows, ["name", "kind", "state", "address", "job_id", "pid", "seen"])

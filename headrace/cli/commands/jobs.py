@@ -1,0 +1,110 @@
+"""Commands about jobs: list, describe, cancel, pause, resume, wait."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headrace.cli.errors import JOB_FAILED, TIMED_OUT, CliError
+from headrace.cli.output import age, duration, emit_json, note, pairs, table
+from headrace.cli.server import connect, server_options
+from headrace.client.rest import LONG_POLL_S, TERMINAL, ApiError, RestClient
+
+
+@click.command("list")
+@click.option("--phase", multiple=True, help="Only jobs in this phase; may be repeated.")
+@click.option("-l", "--label", multiple=True, metavar="KEY:VALUE", help="Only jobs with this label; may be repeated.")
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 10_000))
+@server_options
+def list_jobs(
+    phase: tuple[str, ...], label: tuple[str, ...], limit: int, server: str | None, data_dir: Path, as_json: bool
+) -> None:
+    """List jobs, newest first."""
+    with connect(server, data_dir) as api:
+        jobs = list(api.jobs(limit=limit, phase=list(phase) or None, label=list(label) or None))
+    if as_json:
+        emit_json(jobs)
+        return
+    rows = [{**job, "steps": f"{job['step']}/{job['max_steps']}", "age": age(job["created_at"])} for job in jobs]
+    table(rows, ["id", "name", "phase", "steps", "age"])
+
+
+@click.command()
+@click.argument("job_id")
+@server_options
+def describe(job_id: str, server: str | None, data_dir: Path, as_json: bool) -> None:
+    """Show one job: phase, progress, ledger, result."""
+    with connect(server, data_dir) as api:
+        job = api.job(job_id)
+        try:
+            ledger = api.of_job(job_id, "ledger")
+        except ApiError:
+            ledger = {}
+    if as_json:
+        emit_json({**job, "ledger": ledger})
+        return
+    shown = ("id", "name", "phase", "desired", "reason", "labels", "priority", "seed", "current_version")
+    pairs({key: job.get(key) for key in shown} | {"step": f"{job['step']} of {job['max_steps']}", "age": _ages(job)})
+    for heading, part in (("progress", job.get("progress")), ("ledger", ledger), ("result", job.get("result"))):
+        if part:
+            click.echo(f"\n{heading}")
+            pairs(part)
+
+
+def _ages(job: dict[str, Any]) -> str:
+    return f"{age(job['created_at'])} since it was submitted"
+
+
+def _wish(action: str, told: str) -> click.Command:
+    @click.command(action)
+    @click.argument("job_id")
+    @server_options
+    def command(job_id: str, server: str | None, data_dir: Path, as_json: bool) -> None:
+        with connect(server, data_dir) as api:
+            job = api.wish(job_id, action)
+        if as_json:
+            emit_json(job)
+        else:
+            note(f"{job_id}: {told} (phase {job['phase']})")
+
+    command.help = {
+        "cancel": "End a job: work in flight is aborted, the ledger closed, the last checkpoint kept.",
+        "pause": "Stop admission and new turns of a job.",
+        "resume": "Let a paused job go on.",
+    }[action]
+    return command
+
+
+cancel = _wish("cancel", "will be cancelled")
+pause = _wish("pause", "will pause")
+resume = _wish("resume", "will go on")
+
+
+@click.command()
+@click.argument("job_id")
+@click.option("--for", "until", default="terminal", show_default=True, help="`terminal`, or a phase such as running.")
+@click.option("--timeout", "timeout_s", default=3600.0, show_default=True, help="Seconds.")
+@server_options
+def wait(job_id: str, until: str, timeout_s: float, server: str | None, data_dir: Path, as_json: bool) -> int:
+    """Wait until a job is over (exit 0 if it succeeded, 1 if not), or is in a phase. Exit 6 when the time is over."""
+    with connect(server, data_dir) as api:
+        job = wait_for(api, job_id, until, timeout_s)
+    if as_json:
+        emit_json(job)
+    else:
+        note(f"{job_id} {job['phase']}" + (f": {job['reason']}" if job.get("reason") else ""))
+    is_failed = job["phase"] in TERMINAL and job["phase"] not in ("succeeded", until)
+    return JOB_FAILED if is_failed else 0
+
+
+def wait_for(api: RestClient, job_id: str, until: str, timeout_s: float) -> dict[str, Any]:
+    """The job once it is in phase `until`, or over. Raises a timeout error after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        left_s = max(deadline - time.monotonic(), 0.01)
+        job = api.job(job_id, wait_s=min(LONG_POLL_S, left_s), until=until)
+        if job["phase"] in TERMINAL or job["phase"] == until:
+            return job
+        if time.monotonic() >= deadline:
+            raise CliError(f"{job_id} is still {job['phase']} after {duration(timeout_s)}", TIMED_OUT)
