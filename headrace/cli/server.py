@@ -3,9 +3,10 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -15,21 +16,44 @@ from headrace.cli.up.layout import DEFAULT, DataDir
 from headrace.client.jobspec.problems import SpecError
 from headrace.client.rest import ApiError, RestClient, Unreachable
 
-Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
 
-def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--server`, `--data-dir` and `--json`, and errors of the API as exit codes."""
-    command = translate_errors(command)
-    command = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")(command)
-    command = data_dir_option(command)
-    return click.option("--server", envvar="HEADRACE_SERVER", help="Address of the server, http://host:port.")(command)
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The server a command talks to, and the form of its answer."""
+
+    server: str | None
+    data_dir: Path
+    as_json: bool
+
+    def connect(self) -> RestClient:
+        """A client of the server given, or of the one that runs in the data folder."""
+        address = self.server or (state.read(DataDir(self.data_dir)) or {}).get("server")
+        if not address:
+            raise CliError(
+                f"no server: nothing is up in {self.data_dir}; run `headrace up`, or give --server or HEADRACE_SERVER",
+                UNREACHABLE,
+            )
+        return RestClient(str(address), token=os.environ.get("HEADRACE_TOKEN"))
 
 
-def data_dir_option(command: Callable[..., Any]) -> Callable[..., Any]:
+def server_options(command: Callable[..., Result]) -> Callable[..., Result]:
+    """`--server`, `--data-dir` and `--json`, given to the command as `target`; errors of the API as exit codes."""
+
+    @wraps(command)
+    def targeted(*args: Any, server: str | None, data_dir: Path, as_json: bool, **kwargs: Any) -> Result:
+        with errors_as_exit_codes():
+            return command(*args, target=Target(server, data_dir, as_json), **kwargs)
+
+    json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+    server_option = click.option("--server", envvar="HEADRACE_SERVER", help="Address of the server, http://host:port.")
+    return server_option(data_dir_option(json_option(targeted)))
+
+
+def data_dir_option(command: Callable[..., Result]) -> Callable[..., Result]:
     """`--data-dir`, as a Path."""
-    option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
+    option: Callable[[Callable[..., Result]], Callable[..., Result]] = click.option(
         "--data-dir",
         type=click.Path(path_type=Path),
         default=DEFAULT,
@@ -40,31 +64,9 @@ def data_dir_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return option(command)
 
 
-def connect(server: str | None, data_dir: Path) -> RestClient:
-    """A client of the server given, or of the one that runs in `data_dir`."""
-    address = server or (state.read(DataDir(data_dir)) or {}).get("server")
-    if not address:
-        raise CliError(
-            f"no server: nothing is up in {data_dir}; run `headrace up`, or give --server or HEADRACE_SERVER",
-            UNREACHABLE,
-        )
-    return RestClient(str(address), token=os.environ.get("HEADRACE_TOKEN"))
-
-
-def translate_errors(command: Callable[Params, Result]) -> Callable[Params, Result]:
-    """Turn what the client and the spec parser raise into messages and exit codes."""
-
-    @wraps(command)
-    def translated(*args: Params.args, **kwargs: Params.kwargs) -> Result:
-        with errors_as_exit_codes():
-            return command(*args, **kwargs)
-
-    return translated
-
-
 @contextmanager
 def errors_as_exit_codes() -> Iterator[None]:
-    """The same as a context."""
+    """Turn what the client and the spec parser raise into messages and exit codes."""
     try:
         yield
     except Unreachable as error:

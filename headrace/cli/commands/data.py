@@ -1,12 +1,11 @@
 """Commands about what a job holds and who works: trajectories, buffer, weights, workers."""
 
-from pathlib import Path
 from typing import Any
 
 import click
 
 from headrace.cli.output import age, emit_json, pairs, table
-from headrace.cli.server import connect, server_options
+from headrace.cli.server import Target, server_options
 
 
 @click.command()
@@ -16,26 +15,19 @@ from headrace.cli.server import connect, server_options
 @click.option("--step", type=int, help="Only attempts that this step trained on.")
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 100_000))
 @server_options
-def trajectories(  # noqa: PLR0913 -- click passes one argument for each option
-    id_: str,
-    state: tuple[str, ...],
-    task: str | None,
-    step: int | None,
-    limit: int,
-    server: str | None,
-    data_dir: Path,
-    as_json: bool,
+def trajectories(
+    id_: str, state: tuple[str, ...], task: str | None, step: int | None, limit: int, target: Target
 ) -> None:
     """List a job's trajectories, newest first, or show one with its transcript."""
-    with connect(server, data_dir) as api:
+    with target.connect() as api:
         if id_.startswith("trj_"):
             found: Any = api.get(f"/trajectories/{id_}")
-            transcript = api.get(f"/trajectories/{id_}/transcript") if not as_json else None
+            transcript = api.get(f"/trajectories/{id_}/transcript") if not target.as_json else None
         else:
             query = {"state": list(state) or None, "task": task, "step": step}
             found = list(api.pages(f"/jobs/{id_}/trajectories", limit=limit, **query))
             transcript = None
-    if as_json:
+    if target.as_json:
         emit_json(found)
     elif isinstance(found, list):
         columns = ["trajectory_id", "attempt", "task", "state", "reward", "start_version", "sample_version", "n_turns"]
@@ -56,11 +48,11 @@ def _show_trajectory(found: dict[str, Any], transcript: dict[str, Any]) -> None:
 @click.command()
 @click.argument("job_id")
 @server_options
-def buffer(job_id: str, server: str | None, data_dir: Path, as_json: bool) -> None:
+def buffer(job_id: str, target: Target) -> None:
     """Show what a job's buffer holds now."""
-    with connect(server, data_dir) as api:
+    with target.connect() as api:
         found = api.of_job(job_id, "buffer")
-    if as_json:
+    if target.as_json:
         emit_json(found)
     else:
         pairs(found)
@@ -70,11 +62,11 @@ def buffer(job_id: str, server: str | None, data_dir: Path, as_json: bool) -> No
 @click.argument("job_id")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 10_000))
 @server_options
-def weights(job_id: str, limit: int, server: str | None, data_dir: Path, as_json: bool) -> None:
+def weights(job_id: str, limit: int, target: Target) -> None:
     """List a job's weight versions, newest first."""
-    with connect(server, data_dir) as api:
+    with target.connect() as api:
         found = list(api.pages(f"/jobs/{job_id}/versions", limit=limit))
-    if as_json:
+    if target.as_json:
         emit_json(found)
         return
     rows = [{**row, "age": age(row.get("committed_at"))} for row in found]
@@ -84,12 +76,12 @@ def weights(job_id: str, limit: int, server: str | None, data_dir: Path, as_json
 @click.command()
 @click.option("--all", "show_all", is_flag=True, help="Those that are gone, too.")
 @server_options
-def workers(show_all: bool, server: str | None, data_dir: Path, as_json: bool) -> None:
+def workers(show_all: bool, target: Target) -> None:
     """List the processes that have registered."""
-    with connect(server, data_dir) as api:
+    with target.connect() as api:
         found = list(api.pages("/workers", limit=10_000))
     rows = [row for row in found if show_all or row.get("state") == "live"]
-    if as_json:
+    if target.as_json:
         emit_json(rows)
         return
     rows = [{**row, "seen": age(row.get("last_seen_at"))} for row in rows]

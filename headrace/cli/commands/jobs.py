@@ -1,14 +1,13 @@
 """Commands about jobs: list, describe, cancel, pause, resume, wait."""
 
 import time
-from pathlib import Path
 from typing import Any
 
 import click
 
 from headrace.cli.errors import JOB_FAILED, TIMED_OUT, CliError
 from headrace.cli.output import age, duration, emit_json, note, pairs, table
-from headrace.cli.server import connect, server_options
+from headrace.cli.server import Target, server_options
 from headrace.client.rest import LONG_POLL_S, TERMINAL, ApiError, RestClient
 
 
@@ -17,13 +16,11 @@ from headrace.client.rest import LONG_POLL_S, TERMINAL, ApiError, RestClient
 @click.option("-l", "--label", multiple=True, metavar="KEY:VALUE", help="Only jobs with this label; may be repeated.")
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 10_000))
 @server_options
-def list_jobs(
-    phase: tuple[str, ...], label: tuple[str, ...], limit: int, server: str | None, data_dir: Path, as_json: bool
-) -> None:
+def list_jobs(phase: tuple[str, ...], label: tuple[str, ...], limit: int, target: Target) -> None:
     """List jobs, newest first."""
-    with connect(server, data_dir) as api:
+    with target.connect() as api:
         jobs = list(api.jobs(limit=limit, phase=list(phase) or None, label=list(label) or None))
-    if as_json:
+    if target.as_json:
         emit_json(jobs)
         return
     rows = [{**job, "steps": f"{job['step']}/{job['max_steps']}", "age": age(job["created_at"])} for job in jobs]
@@ -33,15 +30,15 @@ def list_jobs(
 @click.command()
 @click.argument("job_id")
 @server_options
-def describe(job_id: str, server: str | None, data_dir: Path, as_json: bool) -> None:
+def describe(job_id: str, target: Target) -> None:
     """Show one job: phase, progress, ledger, result."""
-    with connect(server, data_dir) as api:
+    with target.connect() as api:
         job = api.job(job_id)
         try:
             ledger = api.of_job(job_id, "ledger")
         except ApiError:
             ledger = {}
-    if as_json:
+    if target.as_json:
         emit_json({**job, "ledger": ledger})
         return
     shown = ("id", "name", "phase", "desired", "reason", "labels", "priority", "seed", "current_version")
@@ -60,10 +57,10 @@ def _wish(action: str, told: str) -> click.Command:
     @click.command(action)
     @click.argument("job_id")
     @server_options
-    def command(job_id: str, server: str | None, data_dir: Path, as_json: bool) -> None:
-        with connect(server, data_dir) as api:
+    def command(job_id: str, target: Target) -> None:
+        with target.connect() as api:
             job = api.wish(job_id, action)
-        if as_json:
+        if target.as_json:
             emit_json(job)
         else:
             note(f"{job_id}: {told} (phase {job['phase']})")
@@ -86,11 +83,11 @@ resume = _wish("resume", "will go on")
 @click.option("--for", "until", default="terminal", show_default=True, help="`terminal`, or a phase such as running.")
 @click.option("--timeout", "timeout_s", default=3600.0, show_default=True, help="Seconds.")
 @server_options
-def wait(job_id: str, until: str, timeout_s: float, server: str | None, data_dir: Path, as_json: bool) -> int:
+def wait(job_id: str, until: str, timeout_s: float, target: Target) -> int:
     """Wait until a job is over (exit 0 if it succeeded, 1 if not), or is in a phase. Exit 6 when the time is over."""
-    with connect(server, data_dir) as api:
+    with target.connect() as api:
         job = wait_for(api, job_id, until, timeout_s)
-    if as_json:
+    if target.as_json:
         emit_json(job)
     else:
         note(f"{job_id} {job['phase']}" + (f": {job['reason']}" if job.get("reason") else ""))

@@ -10,7 +10,7 @@ import click
 
 from headrace.cli.errors import NOT_FOUND, CliError
 from headrace.cli.output import emit_json, emit_json_line, text
-from headrace.cli.server import connect, data_dir_option, server_options
+from headrace.cli.server import Target, data_dir_option, server_options
 from headrace.cli.up.layout import DataDir
 
 LOOK_S = 0.3
@@ -21,15 +21,15 @@ LOOK_S = 0.3
 @click.option("-f", "--follow", "is_following", is_flag=True, help="Go on until the job is over.")
 @click.option("--after", default=0, show_default=True, help="Only events with a higher id.")
 @server_options
-def events(job_id: str, is_following: bool, after: int, server: str | None, data_dir: Path, as_json: bool) -> None:
+def events(job_id: str, is_following: bool, after: int, target: Target) -> None:
     """Show a job's events in order. With --json -f one object a line."""
-    with connect(server, data_dir) as api:
+    with target.connect() as api:
         found = api.events(job_id, after=after, follow=is_following)
-        if as_json and not is_following:
+        if target.as_json and not is_following:
             emit_json(list(found))
             return
         for event in found:
-            if as_json:
+            if target.as_json:
                 emit_json_line(event)
             else:
                 facts = "  ".join(f"{key}={text(value)}" for key, value in (event.get("data") or {}).items())
@@ -97,5 +97,5 @@ def shorten(line: str) -> str:
         return line
     hidden = {"timestamp", "level", "event", "logger", "service", "worker_id"}
     facts = "  ".join(f"{key}={text(value)}" for key, value in record.items() if key not in hidden)
-    head = f"{str(record.get('timestamp', ''))[11:23]} {str(record.get('level', '')):<7} {record.get('event', '')}"
+    head = f"{str(record.get('timestamp', ''))[11:23]} {record.get('level', '')!s:<7} {record.get('event', '')}"
     return f"{head}  {facts}".rstrip()

@@ -9,7 +9,7 @@ import click
 
 from headrace.cli.errors import INTERRUPTED, JOB_FAILED, USAGE, CliError
 from headrace.cli.output import emit_json, emit_json_line, note
-from headrace.cli.server import connect, server_options
+from headrace.cli.server import Target, server_options
 from headrace.client.jobspec import apply_overrides, parse, read_document
 from headrace.client.rest import RestClient
 
@@ -33,19 +33,12 @@ def read_spec(path: Path, overrides: Sequence[str], name: str | None) -> dict[st
 @click.option("--dry-run", is_flag=True, help="Validate against the server and show the resolved spec.")
 @click.option("--follow", "is_following", is_flag=True, help="Watch until the job is over; Ctrl-C detaches.")
 @server_options
-def submit(  # noqa: PLR0913 -- click passes one argument for each option
-    file: Path,
-    overrides: tuple[str, ...],
-    name: str | None,
-    dry_run: bool,
-    is_following: bool,
-    server: str | None,
-    data_dir: Path,
-    as_json: bool,
+def submit(
+    file: Path, overrides: tuple[str, ...], name: str | None, dry_run: bool, is_following: bool, target: Target
 ) -> int:
     """Submit the job FILE (YAML or JSON)."""
     spec = read_spec(file, overrides, name)
-    with connect(server, data_dir) as api:
+    with target.connect() as api:
         if dry_run:
             emit_json(api.validate(spec))
             return 0
@@ -55,8 +48,8 @@ def submit(  # noqa: PLR0913 -- click passes one argument for each option
             note(f"warning: {warning}")
         if is_following:
             note(f"submitted {job['id']}")
-            return follow_to_end(api, job["id"], as_json=as_json)
-    if as_json:
+            return follow_to_end(api, job["id"], as_json=target.as_json)
+    if target.as_json:
         emit_json(job)
     else:
         click.echo(job["id"])
@@ -89,19 +82,17 @@ def follow_to_end(api: RestClient, job_id: str, *, as_json: bool) -> int:
 @set_option
 @click.option("--local", is_flag=True, help="Check the file alone, without a server.")
 @server_options
-def validate(
-    file: Path, overrides: tuple[str, ...], local: bool, server: str | None, data_dir: Path, as_json: bool
-) -> None:
+def validate(file: Path, overrides: tuple[str, ...], local: bool, target: Target) -> None:
     """Check the job FILE. With a server its environments, graders and model are checked, too."""
     spec = read_spec(file, overrides, None)
     if local:
         answer = {"spec": parse(spec).resolve().model_dump(mode="json", by_alias=True), "warnings": []}
     else:
-        with connect(server, data_dir) as api:
+        with target.connect() as api:
             answer = api.validate(spec)
     for warning in answer.get("warnings", []):
         note(f"warning: {warning}")
-    if as_json:
+    if target.as_json:
         emit_json(answer)
     else:
         note(f"{file} is a valid job")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -37,7 +37,7 @@ def _best(recent: float | None, heldout: float | None) -> str:
 
 def live_view(snapshot: Snapshot, curves: Mapping[str, list[float]]) -> Panel:
     """The whole view. `curves` holds the recent training reward of each task, oldest first."""
-    parts = [_progress(snapshot), Text(), _tasks(snapshot, curves), Text(), _facts(snapshot)]
+    parts: list[RenderableType] = [_progress(snapshot), Text(), _tasks(snapshot, curves), Text(), _facts(snapshot)]
     if snapshot.seconds:
         parts += [Text(), _seconds(snapshot.seconds)]
     title = f"{snapshot.name}  {snapshot.job_id}"
