@@ -57,8 +57,8 @@ def submit(
     return 0
 
 
-def follow_to_end(api: RestClient, job_id: str, *, as_json: bool) -> int:
-    """Watch a job, print its report, and return the exit code."""
+def follow_to_end(api: RestClient, job_id: str, *, as_json: bool, can_detach: bool = True) -> int:
+    """Watch a job, print its report, and return the exit code. Ctrl-C detaches, or is the caller's to handle."""
     from rich.console import Console
 
     from headrace.cli.follow.loop import follow
@@ -67,6 +67,8 @@ def follow_to_end(api: RestClient, job_id: str, *, as_json: bool) -> int:
     try:
         job = follow(api, job_id)
     except KeyboardInterrupt:
+        if not can_detach:
+            raise
         note(f"detached: {job_id} goes on; headrace describe {job_id}, or headrace cancel {job_id}")
         return INTERRUPTED
     if not as_json:
