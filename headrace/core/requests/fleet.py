@@ -116,6 +116,6 @@ class Fleet:
             and worker.target is None
             and worker.serving_version == self._pin.policy_version
         ]
-        fit.sort(key=lambda worker: (worker.n_running, worker.worker_id))
+        fit.sort(key=lambda worker: worker.worker_id)
         for worker in fit[: max(0, missing)]:
             worker.hold(True, now)

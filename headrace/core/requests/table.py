@@ -170,7 +170,7 @@ class RequestTable:
 
     def _reattach(self, request: LogicalRequest, event: GenerationStarted, now: float) -> list[Action]:
         """The caller came back for a request that we still hold: tell what it lacks, go on."""
-        request.stream_id = event.stream_id
+        request.stream_id, request.assignment_epoch = event.stream_id, event.assignment_epoch
         request.orphaned_at = None
         self._desk.orphans.pop(request.request_id, None)
         offset = len(event.kept)
@@ -209,7 +209,8 @@ class RequestTable:
     def _on_chunk(self, event: ChunkReceived, now: float) -> list[Action]:
         request = self._desk.requests.get(event.request_id)
         if request is None or request.dispatch_epoch != event.dispatch_epoch or request.worker_id != event.worker_id:
-            self._desk.counts.fenced_chunks += 1
+            # A dispatch that was ended says ABORTED, without tokens, as its last word: nothing is lost by that.
+            self._desk.counts.fenced_chunks += bool(event.token_ids)
             if request is not None:
                 self._desk.counts.regenerated_tokens += len(event.token_ids)
             return []
@@ -362,7 +363,7 @@ class RequestTable:
 
 def _continues(held: LogicalRequest, event: GenerationStarted) -> bool:
     """Whether the caller's copy is a prefix of ours, so that nothing has to be sampled again."""
-    if held.assignment_epoch != event.assignment_epoch or list(held.prompt) != list(event.prompt):
+    if held.sampling != event.sampling or list(held.prompt) != list(event.prompt):
         return False
     if held.n_discarded_unsaid:
         return True

@@ -1,0 +1,49 @@
+"""What workers last said of themselves, for the runner's view of them."""
+
+from dataclasses import dataclass, field
+
+from headrace.core.requests.swap import Worker
+from headrace.wire.engine.v1 import engine_pb2
+from headrace.wire.inference.v1 import inference_pb2
+
+MAX_RESIDENT = 8
+
+
+@dataclass(slots=True)
+class WorkerNotes:
+    """One connected worker."""
+
+    resident: set[int] = field(default_factory=set)
+    kv_total_tokens: int = 0
+    stats: engine_pb2.EngineStats = field(default_factory=engine_pb2.EngineStats)
+    exposed_pull_s: dict[int, float] = field(default_factory=dict)
+
+    def hello(self, hello: engine_pb2.EngineHello) -> None:
+        self.resident = set(hello.resident_versions)
+        self.kv_total_tokens = hello.kv_total_tokens
+
+    def prefetched(self, event: engine_pb2.WeightsPrefetched) -> None:
+        if not event.HasField("fault"):
+            self.resident.add(event.policy_version)
+            self.resident = set(sorted(self.resident)[-MAX_RESIDENT:])
+            self.exposed_pull_s[event.policy_version] = event.exposed_pull_s
+
+    def status(self, worker: Worker) -> inference_pb2.ManageEvent:
+        """The worker as the runner sees it."""
+        stats = self.stats
+        return inference_pb2.ManageEvent(
+            worker=inference_pb2.WorkerStatus(
+                worker_id=worker.worker_id,
+                serving_version=worker.serving_version,
+                weight_digest=worker.weight_digest,
+                resident_versions=sorted(self.resident),
+                running=worker.n_running,
+                waiting=stats.waiting,
+                kv_used_tokens=stats.kv_used_tokens,
+                kv_total_tokens=stats.kv_total_tokens or self.kv_total_tokens,
+                pinned=worker.is_pinned,
+                busy_s=stats.busy_s,
+                generated_tokens=stats.generated_tokens,
+                prefill_tokens=stats.prefill_tokens,
+            )
+        )
