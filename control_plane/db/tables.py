@@ -10,6 +10,8 @@ runner's transactions alone, each under the job's epoch. Natural keys make every
     workers   blobs   idempotency_keys
 """
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -32,17 +34,17 @@ metadata = MetaData(
 )
 
 
-def _at(name: str, *, is_optional: bool = True) -> Column:
+def _at(name: str, *, is_optional: bool = True) -> Column[Any]:
     return Column(
         name, DateTime(timezone=True), nullable=is_optional, server_default=None if is_optional else func.now()
     )
 
 
-def _json(name: str, default: str = "{}") -> Column:
+def _json(name: str, default: str = "{}") -> Column[Any]:
     return Column(name, JSONB, nullable=False, server_default=text(f"'{default}'::jsonb"))
 
 
-def _count(name: str) -> Column:
+def _count(name: str) -> Column[Any]:
     return Column(name, BigInteger, nullable=False, server_default=text("0"))
 
 
@@ -208,6 +210,7 @@ steps = Table(
     Column("published_version", BigInteger),
     Column("replays", Integer, nullable=False, server_default=text("0")),
     Column("n_groups", Integer, nullable=False),
+    _json("group_ids", "[]"),  # of the batch, in its order
     Column("n_tokens", BigInteger, nullable=False, server_default=text("0")),
     _json("metrics"),
     _json("seconds"),
@@ -292,4 +295,11 @@ idempotency_keys = Table(
     Column("status", Integer),
     Column("response", JSONB),
     _at("created_at", is_optional=False),
+)
+
+server_secrets = Table(
+    "server_secrets",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("value", LargeBinary, nullable=False),  # random; made once, shared by all replicas
 )

@@ -1,7 +1,6 @@
 """The job spec as one frozen value. `resolve()` fills what is left open; services read the result."""
 
 import json
-from decimal import ROUND_CEILING, Decimal
 from hashlib import sha256
 from typing import Annotated, Literal
 
@@ -24,6 +23,7 @@ from headrace.client.jobspec.blocks import (
 )
 from headrace.client.jobspec.tasks import RewardBlock, TaskBlock
 from headrace.core.async_policy import POLICY_FIELDS, PRESETS, AsyncPolicy
+from headrace.core.staleness import issued_per_group
 
 DEFAULT_GRADER_TIMEOUT_S = 10.0
 DEFAULT_GRADER_RETRIES = 1
@@ -62,9 +62,8 @@ class JobSpec(Block):
 
     @property
     def siblings_per_group(self) -> int:
-        """k = ceil(group_size * redundancy), computed in decimals: 8 * 1.1 issues 9, not 10."""
-        exact = Decimal(self.batch.group_size) * Decimal(repr(self.batch.redundancy))
-        return int(exact.to_integral_value(rounding=ROUND_CEILING))
+        """k: attempts issued for a group at its admission."""
+        return issued_per_group(self.batch.group_size, self.batch.redundancy)
 
     def task(self, name: str) -> TaskBlock:
         """The task called `name`. Raises KeyError."""

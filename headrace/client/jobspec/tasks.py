@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from headrace.client.jobspec.base import Block, Ident, ImportPath, Seconds
+from headrace.client.jobspec.base import Block, Count, Ident, ImportPath, Seconds
 
 
 class TimeoutsBlock(Block):
@@ -22,6 +22,14 @@ class EnvBlock(Block):
     config: dict[str, JsonValue] = Field(default_factory=dict, description="Keyword arguments of its constructor.")
     max_turns: Annotated[int, Field(ge=1, le=1 << 16)] = Field(
         16, description="Answers per episode; then it ends truncated (`max_turns`)."
+    )
+    isolation: Literal["auto", "inline", "thread", "process"] = Field(
+        "auto",
+        description="Where it runs: on the event loop, in a thread, or in a process of its own. `auto`: what the "
+        "class declares as `isolation`, else the loop for coroutine methods and a process for others.",
+    )
+    observation_role: Literal["user", "tool"] = Field(
+        "user", description="Role of observations in the chat template, where they are plain text."
     )
     timeouts: TimeoutsBlock = Field(default_factory=TimeoutsBlock, description="Deadlines.")
 
@@ -58,6 +66,9 @@ class TaskBlock(Block):
 
     name: Ident = Field(description="Unique in the job.")
     weight: Annotated[float, Field(gt=0, le=1e6)] = Field(1.0, description="Share of the groups of a step.")
+    prompts: Count | None = Field(
+        None, description="Prompts of the task, one group each; then it has run out. null: seeds without end."
+    )
     env: EnvBlock = Field(description="Environment.")
     rewards: tuple[RewardBlock, ...] = Field(
         (RewardBlock(env=True),), min_length=1, max_length=32, description="Their weighted sum is the reward."
@@ -67,9 +78,9 @@ class TaskBlock(Block):
     max_observation_tokens: Annotated[int, Field(ge=1, le=1 << 20)] = Field(
         4096, description="Longer observations are cut, and the cut is counted."
     )
-    overflow_reward: Annotated[float, Field(ge=-1e9, le=1e9)] | None = Field(
-        None, description="Reward of an episode that ran out of context; null: scored like any other."
+    overflow_reward: Annotated[float, Field(ge=-1e9, le=1e9)] = Field(
+        0.0, description="Added to the reward of an episode that is cut for want of context or tokens."
     )
-    on_invalid: Literal["continue", "terminate"] = Field(
-        "continue", description="After an action that the environment calls invalid (`info['invalid_action']`)."
+    on_length: Literal["end", "act"] = Field(
+        "end", description="A turn cut at `sampling.max_tokens` ends the episode truncated, or is played as it is."
     )

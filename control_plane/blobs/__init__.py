@@ -1,0 +1,1 @@
+"""Content-addressed blobs: token arrays and grading documents, as compressed parts in PostgreSQL."""

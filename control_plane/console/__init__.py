@@ -1,0 +1,1 @@
+"""The console: one plain page over the public API."""

@@ -1,0 +1,44 @@
+"""The console's files. Everything on the page comes from the public API and is set as text, never as markup."""
+
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+router = APIRouter(include_in_schema=False)
+
+FOLDER = Path(__file__).parent / "static"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+TYPES = {
+    "index.html": "text/html",
+    "console.js": "text/javascript",
+    "console.css": "text/css",
+    "icon.svg": "image/svg+xml",
+}
+HEADERS = {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache"}
+
+
+@cache
+def _read(name: str) -> bytes:
+    return (FOLDER / name).read_bytes()
+
+
+@router.get("/")
+async def index() -> Response:
+    """The page."""
+    return _file("index.html")
+
+
+@router.get("/console/{name}")
+async def static(name: Literal["console.js", "console.css", "icon.svg"]) -> Response:
+    """A file of the page."""
+    return _file(name)
+
+
+def _file(name: str) -> Response:
+    return Response(_read(name), media_type=TYPES[name], headers=HEADERS)

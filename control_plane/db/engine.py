@@ -1,0 +1,71 @@
+"""The database as the control plane holds it: two pools, so that a flood of requests never starves the job runners."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+RUNNER_POOL = 8
+STATEMENT_TIMEOUT_S = 30
+CONNECT_TIMEOUT_S = 5
+
+
+def sqlalchemy_url(database_url: str) -> str:
+    """The URL with psycopg 3 as the driver, whichever PostgreSQL scheme it was written with."""
+    url = make_url(database_url)
+    if url.get_backend_name() not in ("postgresql", "postgres"):
+        raise ValueError(f"database_url must be postgresql://…, not {url.get_backend_name()}://…")
+    return url.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
+
+
+def _dumps(value: Any) -> str:
+    return orjson.dumps(value).decode()
+
+
+def make_engine(database_url: str, *, pool_size: int, pool_wait_s: float) -> AsyncEngine:
+    """An engine of at most `pool_size` connections; past `pool_wait_s` sqlalchemy's TimeoutError."""
+    return create_async_engine(
+        sqlalchemy_url(database_url),
+        pool_size=pool_size,
+        max_overflow=0,
+        pool_timeout=pool_wait_s,
+        pool_pre_ping=True,
+        json_serializer=_dumps,
+        json_deserializer=orjson.loads,
+        connect_args={
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            "options": f"-c statement_timeout={STATEMENT_TIMEOUT_S}s -c timezone=UTC",
+        },
+    )
+
+
+class Database:
+    """Connections for requests. Read with `connect`, write with `begin`: one request is one transaction."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.engine = engine
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[AsyncConnection]:
+        """A connection for reading."""
+        async with self.engine.connect() as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[AsyncConnection]:
+        """A connection whose reads all see the database at one moment."""
+        async with self.engine.connect() as connection:
+            await connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+            yield connection
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[AsyncConnection]:
+        """A transaction: committed at the end, rolled back by any exception."""
+        async with self.engine.begin() as connection:
+            yield connection
+
+    async def close(self) -> None:
+        await self.engine.dispose()

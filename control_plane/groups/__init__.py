@@ -1,0 +1,1 @@
+"""Groups: siblings of one prompt and one environment seed."""

@@ -1,0 +1,1 @@
+"""What every route shares: problems, limits, request ids, metrics, cursors, JSON, event streams."""

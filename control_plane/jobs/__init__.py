@@ -1,0 +1,1 @@
+"""Jobs: submission, lists, and what people want of them (pause, resume, cancel)."""

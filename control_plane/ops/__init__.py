@@ -1,0 +1,1 @@
+"""How the control plane itself is: health, readiness, capabilities, metrics."""

@@ -1,0 +1,1 @@
+"""Rewards as workers report them: the first outcome that is final stands."""

@@ -1,0 +1,1 @@
+"""What a job has done over time: steps, versions, metrics."""

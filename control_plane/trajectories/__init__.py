@@ -1,0 +1,1 @@
+"""Trajectories: the attempts of a job, with segments, rewards, tokens and texts."""
