@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class TypedArray:
-    """A numpy array whose bits are of ``dtype``: numpy has no bfloat16 and carries it as uint16."""
+    """A numpy array whose bits are of ``dtype`` (torch's name): numpy has no bfloat16 and carries it as uint16."""
 
     array: Any
     dtype: str

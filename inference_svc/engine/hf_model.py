@@ -36,7 +36,7 @@ def build_model(config: Mapping[str, Any], dtype: torch.dtype = torch.float32) -
         model: PreTrainedModel = AutoModelForCausalLM.from_config(resolved, dtype=dtype)  # type: ignore[no-untyped-call]
     except (ValueError, KeyError, TypeError) as error:
         raise UnsupportedModel(f"model_type {config.get('model_type')!r} cannot be built: {error}") from error
-    model.eval()
+    model.train(False)
     model.requires_grad_(False)
     return model
 

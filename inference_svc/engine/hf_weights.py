@@ -47,7 +47,7 @@ def as_torch(source: Any) -> torch.Tensor:
     if isinstance(source, torch.Tensor):
         return source
     if isinstance(source, TypedArray):
-        tensor = as_torch(source.array)
-        return tensor.view(torch.bfloat16) if source.dtype == "bfloat16" else tensor
+        dtype: torch.dtype = getattr(torch, source.dtype)
+        return as_torch(source.array).view(dtype)
     # torch warns about views of read-only memory, although nothing here writes to it.
     return torch.from_numpy(source) if source.flags.writeable else torch.tensor(source)

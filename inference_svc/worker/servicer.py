@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import grpc
 import grpc.aio
 
 from headrace.client.weights import manifest_from_wire
@@ -36,15 +37,14 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
     def __init__(self, service: WorkerService, *, stats_interval_s: float = 0.5) -> None:
         self._service = service
         self._stats_interval_s = stats_interval_s
-        self._current: asyncio.Task[Any] | None = None
+        self._superseded = asyncio.Event()
 
     async def Run(
         self, request_iterator: AsyncIterator[engine_pb2.EngineFrame], context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
-        """Carry one session until its client goes, or a newer stream comes."""
-        if self._current is not None:
-            self._current.cancel()
-        current = self._current = asyncio.current_task()
+        """Carry one session until its client goes, or a newer stream comes (then ABORTED)."""
+        self._superseded.set()
+        superseded = self._superseded = asyncio.Event()
         writer: FrameWriter[engine_pb2.EngineEvent] = FrameWriter(
             lambda events: context.write(engine_pb2.EngineEventFrame(events=events))
         )
@@ -58,16 +58,21 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
                 pump(request_iterator, lambda frame: frame.commands, perform),
                 writer.run(),
                 self._report(writer),
+                _until(superseded),
             )
         finally:
             self._service.end(session)
-            if self._current is current:
-                self._current = None
+        if superseded.is_set():
+            await context.abort(grpc.StatusCode.ABORTED, "a newer stream drives this worker")
 
     async def _report(self, writer: FrameWriter[engine_pb2.EngineEvent]) -> None:
         while True:
             await asyncio.sleep(self._stats_interval_s)
             _put(writer, self._service.stats())
+
+
+async def _until(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 def _put(writer: FrameWriter[engine_pb2.EngineEvent], event: msg.Event) -> None:
