@@ -22,6 +22,7 @@ def configure_logging(level: str = "INFO", log_file: str | None = None, **fields
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.ExtraAdder(),
+        _drop_colours,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _adder(fields),
         structlog.processors.format_exc_info,
@@ -75,6 +76,12 @@ def _open(log_file: str | None) -> TextIO:
     path = Path(log_file)
     path.parent.mkdir(parents=True, exist_ok=True)
     return path.open("a", buffering=1, encoding="utf8", errors="backslashreplace")
+
+
+def _drop_colours(_logger: object, _name: str, event: dict[str, Any]) -> dict[str, Any]:
+    """uvicorn says everything twice, the second time in colours."""
+    event.pop("color_message", None)
+    return event
 
 
 def _adder(fields: dict[str, str]) -> Any:

@@ -1,6 +1,5 @@
 """`headrace logs` and `headrace events`: what happens, as it happens."""
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from pathlib import Path
 import click
 
 from headrace.cli.errors import NOT_FOUND, CliError
+from headrace.cli.loglines import shorten
 from headrace.cli.output import emit_json, emit_json_line, text
 from headrace.cli.server import Target, data_dir_option, server_options
 from headrace.cli.up.layout import DataDir
@@ -85,17 +85,3 @@ class LogReader:
             return self._path.stat().st_ino != os.fstat(self._file.fileno()).st_ino
         except FileNotFoundError:
             return False
-
-
-def shorten(line: str) -> str:
-    """A JSON log line as words; anything else as it is."""
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return line
-    if not isinstance(record, dict):
-        return line
-    hidden = {"timestamp", "level", "event", "logger", "service", "worker_id"}
-    facts = "  ".join(f"{key}={text(value)}" for key, value in record.items() if key not in hidden)
-    head = f"{str(record.get('timestamp', ''))[11:23]} {record.get('level', '')!s:<7} {record.get('event', '')}"
-    return f"{head}  {facts}".rstrip()

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace.cli.loglines import shorten
 from headrace.service.child import die_with_parent
 
 POLL_S = 0.02
@@ -97,7 +98,7 @@ class ChildProcess:
                 text = log_file.read().decode("utf8", errors="replace")
         except OSError:
             return ""
-        return "\n".join(text.splitlines()[-lines:])
+        return "\n".join(shorten(line) for line in text.splitlines()[-lines:])
 
 
 def is_alive(pid: int) -> bool:
