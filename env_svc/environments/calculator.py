@@ -42,6 +42,9 @@ class Calculator:
         instructions: text put before the question (a general language model needs the rules).
     """
 
+    isolation = "inline"
+    """Steps take microseconds and cannot hang, so they run on the event loop."""
+
     def __init__(
         self,
         *,

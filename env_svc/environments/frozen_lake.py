@@ -68,7 +68,10 @@ class FrozenLake:
         ValueError: a setting is out of range.
     """
 
-    def __init__(
+    isolation = "inline"
+    """Steps take microseconds and cannot hang, so they run on the event loop."""
+
+    def __init__(  # noqa: PLR0913 -- each is a key of the job's env.config
         self,
         *,
         split: Literal["train", "heldout"] = "train",

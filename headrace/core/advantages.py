@@ -26,7 +26,7 @@ class GroupAdvantages:
         return self.n_scorable > 1 and not self.is_zero_variance
 
 
-type Estimator = Callable[[Sequence[float | None]], GroupAdvantages]
+Estimator = Callable[[Sequence[float | None]], GroupAdvantages]
 
 
 def grpo(rewards: Sequence[float | None], *, epsilon: float = 1e-6) -> GroupAdvantages:

@@ -9,7 +9,7 @@ from hashlib import blake2b
 SEED_BITS = 63
 """Derived seeds lie in [0, 2**63), the range that every seed consumer (numpy, torch, protobuf int64) accepts."""
 
-type SeedPart = int | str | bytes
+SeedPart = int | str | bytes
 
 
 def derive(*parts: SeedPart) -> int:

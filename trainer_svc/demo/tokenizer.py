@@ -3,7 +3,7 @@
 from tokenizers import Regex, Tokenizer
 from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Split
+from tokenizers.pre_tokenizers import Sequence, Split, WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
 SPECIALS = ("<|pad|>", "<|unk|>", "<|user|>", "<|assistant|>", "<|end|>")
@@ -26,8 +26,8 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     model = WordLevel({entry: index for index, entry in enumerate(entries)}, unk_token="<|unk|>")
     tokenizer = Tokenizer(model)
     words = "|".join(WORDS)
-    tokenizer.pre_tokenizer = Split(Regex(rf"{words}|\S|\s+"), behavior="isolated")
-    tokenizer.normalizer = None
+    entry = Split(Regex(rf"{words}|\S"), behavior="isolated")
+    tokenizer.pre_tokenizer = Sequence([WhitespaceSplit(), entry])  # type: ignore[list-item]
     tokenizer.decoder = Fuse()
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
