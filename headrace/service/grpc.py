@@ -34,9 +34,7 @@ _SERVER: list[tuple[str, int]] = [
     ("grpc.so_reuseport", 0),
 ]
 
-TRANSIENT = frozenset(
-    {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED}
-)
+TRANSIENT = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 
 
 def channel(address: str) -> grpc.aio.Channel:
