@@ -40,6 +40,9 @@ log = get_logger(__name__)
 
 Emit = Callable[[msg.Event], None]
 
+RELAY_S = 1.0
+"""Longest wait, after a load, for the last tokens of the requests that it cancelled."""
+
 EMPTY_STATS = EngineStats(
     running=0,
     waiting=0,
@@ -74,6 +77,7 @@ class Session:
     emit: Emit
     live: dict[str, str] = field(default_factory=dict)
     by_engine_id: dict[str, msg.Add] = field(default_factory=dict)
+    has_forgotten: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class WorkerService:
@@ -211,6 +215,7 @@ class WorkerService:
     @staticmethod
     def _forget(session: Session, engine_id: str) -> None:
         add = session.by_engine_id.pop(engine_id, None)
+        session.has_forgotten.set()
         if add is not None and session.live.get(add.request_id) == engine_id:
             del session.live[add.request_id]
 
@@ -301,13 +306,26 @@ class WorkerService:
         )
 
     async def _load(self, policy_version: int) -> None:
+        session = self._session
         async with self._loading:
+            cancelled = list(session.by_engine_id) if session is not None else []
             loaded = await self._loaded(policy_version)
+        if loaded.fault is None and session is not None:
+            await self._until_relayed(session, cancelled)
         if loaded.fault is not None:
             log.warning(
                 "load_failed", policy_version=policy_version, code=loaded.fault.code, reason=loaded.fault.detail
             )
         self._emit(loaded)
+
+    @staticmethod
+    async def _until_relayed(session: Session, engine_ids: list[str]) -> None:
+        """The last tokens under the old version go out before the news of the load, after which they would be void."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RELAY_S):
+                while any(engine_id in session.by_engine_id for engine_id in engine_ids):
+                    session.has_forgotten.clear()
+                    await session.has_forgotten.wait()
 
     async def _loaded(self, policy_version: int) -> msg.Loaded:
         asked_at = time.perf_counter()
