@@ -286,7 +286,9 @@ class World:
             self.later(0.5, lambda: self._start(action))
             return
         # As the proxy routes: a pinned attempt to a worker at its version, any other never to one held for evaluation.
-        version = action.pinned_version if action.pinned_version is not None else max(v for v in serving if v is not None)
+        version = (
+            action.pinned_version if action.pinned_version is not None else max(v for v in serving if v is not None)
+        )
         length = self.rng.uniform(0.2, 2.0) * (10 if self.rng.random() < self.chances.tail else 1)
         self.deliver(did.AttemptStarted(action.key, version))
         self.later(length, lambda: self._finish(action, version))
@@ -318,7 +320,7 @@ class World:
 
     def _fail(self, action: do.AssignAttempt, kind: str, code: str) -> None:
         del self.env_running[action.key]
-        self.deliver(did.AttemptFailed(action.key, kind, code, "scripted"))
+        self.deliver(did.AttemptFailed(action.key, kind, code, "scripted", env_worker_id=self.env))
 
     def _score(self, action: do.ScoreAttempt) -> None:
         for name in action.reward_names:

@@ -20,6 +20,8 @@ def admit(state: JobState, now: float) -> list[Action]:
     if state.phase is not Phase.RUNNING:
         return []
     _admit_groups(state, now)
+    if state.groups:
+        state.totals.setdefault("rollouts_began", now)
     return dispatch(state)
 
 

@@ -139,6 +139,7 @@ class AttemptFailed:
     code: str
     detail: str
     n_generated_tokens: int = 0
+    env_worker_id: str = ""
     discarded_tokens: int = 0
     phases: Mapping[str, float] = field(default_factory=dict)
 
@@ -151,6 +152,7 @@ class RewardReported:
     reward_name: str
     score: float | None
     fault: str = ""
+    is_retryable: bool = False
     components: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from headrace.core.job import admission, evaluation, events, outcomes, swaps, taking, training
-from headrace.core.job.actions import Action, Announce, ResumeRollout
+from headrace.core.job.actions import AcknowledgeAttempt, Action, Announce, ResumeRollout
 from headrace.core.job.plan import JobPlan
 from headrace.core.job.rows import GroupState
 from headrace.core.job.state import TERMINAL, JobState, Phase
@@ -40,8 +40,8 @@ class JobMachine:
 
     def _handle_late(self, event: events.Event) -> list[Action]:
         match event:
-            case events.AttemptFinished():
-                return outcomes.finished(self.state, event, 0.0)[:1]
+            case events.AttemptFinished() | events.AttemptFailed():
+                return [AcknowledgeAttempt(event.key, event.env_worker_id)]
             case _:
                 return []
 
@@ -53,7 +53,7 @@ class JobMachine:
             case events.AttemptFinished():
                 return outcomes.finished(state, event, now)
             case events.AttemptFailed():
-                return outcomes.failed(state, event, self._env_of(event), now)
+                return outcomes.failed(state, event, now)
             case events.RewardReported():
                 return outcomes.rewarded(state, event, now)
             case events.EnvOpened():
@@ -104,10 +104,6 @@ class JobMachine:
                 return training.cancel(state, reason, now)
             case _:
                 return []
-
-    def _env_of(self, event: events.AttemptFailed) -> str:
-        attempt = self.state.attempts.get(event.key)
-        return attempt.env_worker_id if attempt is not None else ""
 
     def _resume(self, now: float) -> list[Action]:
         if self.state.phase not in (Phase.PAUSING, Phase.PAUSED):

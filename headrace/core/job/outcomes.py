@@ -6,25 +6,31 @@ from headrace.core.job import evaluation, groups
 from headrace.core.job.actions import AbortAttempt, AcknowledgeAttempt, Action, Announce, ScoreAttempt
 from headrace.core.job.admission import assignment
 from headrace.core.job.events import AttemptFailed, AttemptFinished, AttemptStarted, EnvLost, EnvOpened, RewardReported
-from headrace.core.job.rows import Attempt
+from headrace.core.job.rows import Attempt, Key
 from headrace.core.job.state import EnvProcess, JobState
 from headrace.core.ledger import AttemptState
 
 _GENERATING = (AttemptState.QUEUED, AttemptState.RUNNING)
-REWARD_BACKOFF_S = 1.0
 
 
 def env_opened(state: JobState, event: EnvOpened) -> list[Action]:
     """A process (re)opened: what it should have in hand and has not is sent again; unknown work is stopped by it."""
     env = state.envs.setdefault(event.worker_id, EnvProcess(event.worker_id, event.slots))
     env.slots = event.slots
-    actions: list[Action] = []
+    actions: list[Action] = [
+        AbortAttempt(key, event.worker_id, "unknown") for key in sorted(event.in_hand) if not _is_generating(state, key)
+    ]
     for attempt in state.attempts.values():
         if attempt.env_worker_id == event.worker_id and attempt.state in _GENERATING:
             env.assigned.add(attempt.key)
             if attempt.key not in event.in_hand:
                 actions.append(assignment(state, attempt))
     return actions
+
+
+def _is_generating(state: JobState, key: Key) -> bool:
+    attempt = state.attempts.get(key)
+    return attempt is not None and attempt.state in _GENERATING
 
 
 def env_lost(state: JobState, event: EnvLost, now: float) -> list[Action]:
@@ -109,6 +115,9 @@ def rewarded(state: JobState, event: RewardReported, now: float) -> list[Action]
     attempt = state.attempts.get(event.key)
     if attempt is None or attempt.state is not AttemptState.SCORING or event.reward_name not in attempt.pending_rewards:
         return []
+    if event.is_retryable and attempt.reward_try < state.plan.limits.reward_tries:
+        state.counters["rewards_retried"] += 1
+        return [_score(state, attempt, now)]
     attempt.pending_rewards.discard(event.reward_name)
     if event.score is None or not math.isfinite(event.score):
         reason = f"reward {event.reward_name}: {event.fault or 'abstained'}"
@@ -131,8 +140,8 @@ def _scored(state: JobState, attempt: Attempt, now: float) -> list[Action]:
     return groups.settle(state, group, now)
 
 
-def failed(state: JobState, event: AttemptFailed, env_worker_id: str, now: float) -> list[Action]:
-    actions: list[Action] = [AcknowledgeAttempt(event.key, env_worker_id)]
+def failed(state: JobState, event: AttemptFailed, now: float) -> list[Action]:
+    actions: list[Action] = [AcknowledgeAttempt(event.key, event.env_worker_id)]
     attempt = state.attempts.get(event.key)
     if attempt is None or attempt.state not in _GENERATING:
         return actions

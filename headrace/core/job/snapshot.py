@@ -22,6 +22,7 @@ _PLAIN = (
     "ordinal",
     "ready_count",
     "marks",
+    "totals",
     "last_error",
     "failed_in_a_row",
     "filtered_since_step",

@@ -125,6 +125,7 @@ class JobState:
     requeues: list[Requeue] = field(default_factory=list)
     counters: Counter[str] = field(default_factory=Counter)
     marks: dict[str, float] = field(default_factory=dict)  # times of the current version: committed, resident, loaded …
+    totals: dict[str, float] = field(default_factory=dict)  # times and sums over the whole job, for its result
     last_error: str = ""
     failed_in_a_row: int = 0
     filtered_since_step: int = 0
@@ -152,7 +153,7 @@ class JobState:
         return [group for group in self.groups.values() if group.purpose == "train" and group.state in states]
 
     def lags(self, group: Group) -> list[int | None]:
-        """L of every live member that has a token; None: its v0 is off the live lineage. The group's L is the largest."""
+        """L of every live member with a token; None: its v0 is off the live lineage. The group's L is the largest."""
         started = (member.start_version for member in group.live)
         return [self.lineage.lag(version) for version in started if version is not None]
 

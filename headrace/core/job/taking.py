@@ -106,10 +106,8 @@ def _must_wait(state: JobState, now: float) -> bool:
     deadline = state.marks.get("committed", now) + state.plan.limits.stale_deadline_s
     if alpha is None or now >= deadline:
         return False
-    for group in state.train_groups(GroupState.OPEN, GroupState.COMPLETE):
-        if alpha in state.lags(group):
-            return True
-    return False
+    on_their_way = state.train_groups(GroupState.OPEN, GroupState.COMPLETE)
+    return any(alpha in state.lags(group) for group in on_their_way)
 
 
 def _sample(state: JobState, chosen: list[Group], now: float) -> Step:

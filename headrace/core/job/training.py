@@ -168,6 +168,7 @@ def _end_step(state: JobState, step: Step, now: float, previous: float) -> None:
     step.seconds["train_wall"] = now - step.sampled_at
     step.seconds["step"] = now - previous
     state.step = step.step
+    state.totals["last_commit"] = now
     for batch_group in step.groups:
         group = state.groups[batch_group.group_id]
         _close_taken(state, group, now)
