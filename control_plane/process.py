@@ -48,7 +48,7 @@ async def run(settings: ControlSettings) -> None:
         stack.push_async_callback(http.stop)
         background = [asyncio.create_task(watch_lapses(context), name="lapses")]
         stack.push_async_callback(_cancel, *background)
-        await _start_runners(context, stack)
+        await _start_runners(context, stack, control.address)
         log.info("listening", http=f"http://{http.address}", grpc=control.address)
         await stop.wait()
         log.info("stopping")
@@ -65,14 +65,14 @@ async def open_context(settings: ControlSettings, stack: AsyncExitStack) -> Cont
     return Context(settings=settings, database=database, hub=Hub(), cursors=Cursors(key))
 
 
-async def _start_runners(context: Context, stack: AsyncExitStack) -> None:
+async def _start_runners(context: Context, stack: AsyncExitStack, control_address: str) -> None:
     from control_plane.runner.supervisor import RunnerSupervisor
 
     settings = context.settings
     engine = make_engine(settings.database_url, pool_size=RUNNER_POOL, pool_wait_s=settings.db_pool_wait_s)
     stack.push_async_callback(engine.dispose)
-    supervisor = RunnerSupervisor(engine, context.hub, settings)
-    await supervisor.start()
+    supervisor = RunnerSupervisor(engine, context.hub, settings, control_address)
+    supervisor.start()
     stack.push_async_callback(supervisor.stop)
 
 
