@@ -16,7 +16,7 @@ async def try_out(document: str) -> str:
     try:
         answer = await probe(json_format.Parse(document, ProbeRequest()), pool)
     finally:
-        pool.close()
+        await pool.close()
     return json_format.MessageToJson(answer, preserving_proto_field_name=True)
 
 
