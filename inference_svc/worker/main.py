@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 
 from headrace.service.app import ServiceApp, run_service
@@ -20,6 +21,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     settings = WorkerSettings.from_args(argv)
     # Before torch is imported: more than one thread makes a small model slower and starves the neighbours.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # The generation thread and the event loop share one interpreter: at the default of 5 ms a step of a small model
+    # and the frames around it wait for each other about as long as they work.
+    sys.setswitchinterval(0.0005)
     if settings.engine == "hf":
         import inference_svc.engine.hf  # noqa: F401 -- seconds long, so not in the middle of the first load
     run_service(lambda: serve(settings))
@@ -41,6 +45,7 @@ async def serve(settings: WorkerSettings) -> None:
     servicer = EngineServicer(service, stats_interval_s=settings.stats_interval_s)
     engine_pb2_grpc.add_EngineServicer_to_server(servicer, app.server)  # type: ignore[no-untyped-call]
     app.add_service(SERVICE_NAME)
+    app.on_drain = servicer.close
     app.on_stats = lambda: _heartbeat(service)
     try:
         await app.run(service.run)

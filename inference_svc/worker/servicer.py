@@ -24,6 +24,8 @@ log = get_logger(__name__)
 
 SERVICE_NAME = engine_pb2.DESCRIPTOR.services_by_name["Engine"].full_name
 
+DRAINING = "this worker is shutting down"
+
 FINISH = {
     FinishReason.STOP: common_pb2.FINISH_REASON_STOP,
     FinishReason.LENGTH: common_pb2.FINISH_REASON_LENGTH,
@@ -38,11 +40,19 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         self._service = service
         self._stats_interval_s = stats_interval_s
         self._superseded = asyncio.Event()
+        self._closing = asyncio.Event()
+
+    async def close(self) -> None:
+        """End the stream that is open, so that its proxy moves the requests elsewhere at once; take no other."""
+        self._closing.set()
+        self._superseded.set()
 
     async def Run(
         self, request_iterator: AsyncIterator[engine_pb2.EngineFrame], context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
-        """Carry one session until its client goes, or a newer stream comes (then ABORTED)."""
+        """Carry one session until its client goes, a newer stream comes (ABORTED), or a drain (UNAVAILABLE)."""
+        if self._closing.is_set():
+            await context.abort(grpc.StatusCode.UNAVAILABLE, DRAINING)
         self._superseded.set()
         superseded = self._superseded = asyncio.Event()
         writer: FrameWriter[engine_pb2.EngineEvent] = FrameWriter(
@@ -62,6 +72,8 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
             )
         finally:
             self._service.end(session)
+        if self._closing.is_set():
+            await context.abort(grpc.StatusCode.UNAVAILABLE, DRAINING)
         if superseded.is_set():
             await context.abort(grpc.StatusCode.ABORTED, "a newer stream drives this worker")
 
