@@ -215,7 +215,7 @@ def _rewrites_history(render: Renderer) -> bool:
     talk = [{"role": "user", "content": "U"}, {"role": "assistant", "content": thought}]
     try:
         before = render(talk, None, False)
-        after = render([*talk, {"role": "user", "content": "V"}], None, False)
+        after = render([*talk, *talk], None, False)
     except TemplateError:
         return False
     return not after.startswith(before)

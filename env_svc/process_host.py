@@ -30,6 +30,7 @@ class Child:
     def __init__(self, process: Process) -> None:
         self._process = process
         self.n_episodes = 0
+        self.is_killed = False
 
     @classmethod
     async def spawn(cls) -> "Child":
@@ -77,8 +78,16 @@ class Child:
     def is_alive(self) -> bool:
         return self._process.returncode is None
 
+    async def end(self) -> None:
+        """Kill the process and wait for its end."""
+        self.kill()
+        await self._process.wait()
+        # The pipe would otherwise close itself when it is collected, which may be after the loop.
+        self._process._transport.close()  # type: ignore[attr-defined]
+
     def kill(self) -> None:
         """End the process and every process that it started and kept in its session."""
+        self.is_killed = True
         if self.is_alive:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -100,6 +109,7 @@ class ProcessPool:
                 child = self._idle.pop()
                 if child.is_alive:
                     return child
+                await child.end()
                 self._all.discard(child)
             child = await Child.spawn()
             self._all.add(child)
@@ -108,26 +118,26 @@ class ProcessPool:
             self._room.release()
             raise
 
-    def release(self, child: Child) -> None:
+    async def release(self, child: Child) -> None:
         """Give a child back; dead and worn ones are replaced later."""
         child.n_episodes += 1
-        if child.is_alive and child.n_episodes < EPISODES_PER_PROCESS:
-            self._idle.append(child)
-        else:
-            child.kill()
-            self._all.discard(child)
-        self._room.release()
+        try:
+            if child.is_alive and not child.is_killed and child.n_episodes < EPISODES_PER_PROCESS:
+                self._idle.append(child)
+            else:
+                await child.end()
+                self._all.discard(child)
+        finally:
+            self._room.release()
 
     @property
     def n_alive(self) -> int:
         return sum(child.is_alive for child in self._all)
 
-    def close(self) -> None:
-        """Kill every child."""
-        for child in self._all:
-            child.kill()
-        self._all.clear()
-        self._idle.clear()
+    async def close(self) -> None:
+        """Kill every child and wait until they are gone."""
+        children, self._all, self._idle = self._all, set(), []
+        await asyncio.gather(*(child.end() for child in children))
 
 
 class ProcessHost:
@@ -144,9 +154,9 @@ class ProcessHost:
 
     async def close(self) -> None:
         try:
-            if self._child.is_alive:
+            if self._child.is_alive and not self._child.is_killed:
                 await self._child.call("close", {}, CLOSE_TIMEOUT_S)
         except EnvFault as error:
             log.warning("env_close_failed", entry_point=self._spec.entry_point, reason=str(error))
         finally:
-            self._pool.release(self._child)
+            await self._pool.release(self._child)

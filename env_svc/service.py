@@ -45,7 +45,7 @@ class EnvService:
         self.servicer.close()
         await self.jobs.close_all()
         await self._streams.close()
-        self._pool.close()
+        await self._pool.close()
         if self._uploading is not None:
             self._uploading.cancel()
             with contextlib.suppress(asyncio.CancelledError):
