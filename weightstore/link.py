@@ -17,10 +17,6 @@ from weightstore.progress import Progress
 
 _LOG = logging.getLogger(__name__)
 
-# The endpoint is closed by force, without the peer's help, so this is a bound and not a wait.
-_CLOSE_PERIOD_NS = 5_000_000
-_CLOSE_TRIES = 2
-
 # Memory that a worker which could not be destroyed may still write to. It is given up, for safety.
 _QUARANTINE: list[object] = []
 
@@ -97,7 +93,7 @@ class Link:
         posted = self._progress.close()
         fd = self._progress.fd
         if self._endpoint is not None:
-            self._endpoint.close_blocking(_CLOSE_PERIOD_NS, _CLOSE_TRIES)
+            ucx.close_endpoint(self._worker, self._endpoint)
         self._endpoint = None
         self._worker = None
         if _is_open(fd):

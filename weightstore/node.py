@@ -1,6 +1,7 @@
 """One node: versions in host memory. What is allowed and what is freed is decided by the core's StoreState."""
 
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -63,6 +64,7 @@ class Node:
         self._pool = BufferPool(limits.memory_cap_bytes)
         self._buckets: dict[str, Bytes] = {}
         self._freed = asyncio.Event()
+        self._push_ids = itertools.count(1)
 
     def apply(self, event: StoreEvent) -> list[StoreAction]:
         """Tells the store what happened and frees what it gives up. Raises WeightsError."""
@@ -86,22 +88,28 @@ class Node:
         ask: Callable[[Request], Awaitable[None]],
     ) -> PushOutcome:
         """Receives what is missing of the version and seals it. The session ends if this does not succeed midway."""
-        wanted = await self._begin(PublishBegan(manifest, epoch), space_wait_s)
+        push_id = next(self._push_ids)
+        wanted = await self._begin(PublishBegan(manifest, epoch, push_id), space_wait_s)
         key = version_key(manifest)
-        landing = _Landing(self, key, manifest, {action.digest for action in wanted}, self._pool)
+
+        def keep(digest: str, memory: Bytes) -> bool:
+            self.apply(BucketArrived(key, push_id, digest))
+            return self._keep(digest, memory)
+
+        landing = _Landing(manifest, {action.digest for action in wanted}, self._pool, keep)
         receiver = Receiver(session.link, landing.plan(self.limits), landing, ask)
         is_sealed = False
         session.n_transfers += 1
         try:
             await receiver.run()
-            self.apply(PublishFinished(key))
+            self.apply(PublishFinished(key, push_id))
             is_sealed = True
         finally:
             session.n_transfers -= 1
             is_destroyed = is_sealed or self.sessions.close(session.session_id)
             landing.clear(is_reusable=is_destroyed)
             if not is_sealed:
-                self.apply(PublishBroke(key))
+                self.apply(PublishBroke(key, push_id))
         self.bytes_in += landing.bytes_moved
         return PushOutcome(landing.bytes_moved, manifest.total_bytes - landing.bytes_moved)
 
@@ -123,7 +131,7 @@ class Node:
             async with asyncio.timeout(timeout_s):
                 await self._freed.wait()
 
-    def keep(self, digest: str, memory: Bytes) -> bool:
+    def _keep(self, digest: str, memory: Bytes) -> bool:
         """Puts a verified bucket in its place; False when the node has it already."""
         if digest in self._buckets:
             return False
@@ -169,9 +177,10 @@ class Node:
 class _Landing:
     """Where one push lands: a fresh buffer per missing bucket, handed to the node when its digest is right."""
 
-    def __init__(self, node: Node, key: VersionKey, manifest: Manifest, missing: set[str], pool: BufferPool) -> None:
-        self._node = node
-        self._key = key
+    def __init__(
+        self, manifest: Manifest, missing: set[str], pool: BufferPool, keep: Callable[[str, Bytes], bool]
+    ) -> None:
+        self._keep = keep
         self._pool = pool
         # Two equal buckets of one version are sent once.
         self._index = {bucket.digest: index for index, bucket in reversed([*enumerate(manifest.buckets)])}
@@ -196,8 +205,7 @@ class _Landing:
         digest = self._digests[bucket]
         if await digest_of_async(memory) != digest:
             return False
-        self._node.apply(BucketArrived(self._key, digest))
-        if self._node.keep(digest, memory):
+        if self._keep(digest, memory):
             del self._memory[bucket]
         return True
 

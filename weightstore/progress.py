@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from headrace.core.weights.errors import PeerLost
+from headrace.core.weights.errors import BadTransfer, PeerLost
 
 SPIN_S = 0.002  # how long to go on spinning after the last fragment
 CALLS_PER_TURN = 32  # progress calls between two looks at the event loop
@@ -106,7 +106,10 @@ class Progress:
         try:
             request.check_error()
         except Exception as error:  # noqa: BLE001 -- ucxx has a class per UCX status and no useful base
-            future.set_exception(PeerLost(f"{type(error).__name__}: {error}"))
+            name = type(error).__name__
+            is_too_long = "Truncated" in name
+            kind = BadTransfer if is_too_long else PeerLost
+            future.set_exception(kind(f"{name}: {error}"))
         else:
             future.set_result(None)
 

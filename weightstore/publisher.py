@@ -33,7 +33,7 @@ BUCKET_BYTES = 64 * 1024 * 1024
 @dataclass(frozen=True)
 class PushReport:
     """`publication_stall_s`: copying and digesting, while the tensors had to stand still. `push_s`: from asking the
-    first node to the last seal. Bytes are summed over nodes, `bytes_saved` were there already. `transport`: as UCX says it.
+    first node to the last seal. Bytes are summed over nodes; `bytes_saved` were there before. `transport`: UCX says.
     """
 
     push_s: float

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-import grpc.aio
 import numpy as np
 
 from headrace.core.weights.errors import PeerLost
@@ -49,15 +48,19 @@ class Staging:
         self.manifest = manifest
         self.arena = arena
         self.done: set[int] = set()
+        self.lanes = ""
+        self.is_safe = True
+        self.start_count()
+        self._places: dict[str, list[int]] = {}
+        for index, bucket in enumerate(manifest.buckets):
+            self._places.setdefault(bucket.digest, []).append(index)
+
+    def start_count(self) -> None:
+        """What is reported is about one call; `done` is about all of them."""
         self.verify_s = 0.0
         self.bytes_moved = 0
         self.bytes_saved = 0
         self.refetched_buckets = 0
-        self.lanes = ""
-        self.is_safe = True
-        self._places: dict[str, list[int]] = {}
-        for index, bucket in enumerate(manifest.buckets):
-            self._places.setdefault(bucket.digest, []).append(index)
 
     def memory(self, bucket: int) -> Bytes:
         start = self.manifest.bucket_starts[bucket]
@@ -170,6 +173,7 @@ class Puller:
         """
         started_s = time.monotonic()
         staging = self._resume(manifest)
+        staging.start_count()
         is_whole = False
         try:
             await self._copy_shared(staging)
@@ -299,7 +303,7 @@ class _Fetch:
     async def _read(self, receiver: Receiver) -> None:
         """Until the stream ends. The end, or its error, reaches the receiver; after its own end it does not mind."""
         try:
-            while await self._call.read() is not grpc.aio.EOF:
+            while isinstance(await self._call.read(), pb.PullReplyFrame):
                 pass
         except Exception as error:  # noqa: BLE001 -- handed over, not handled
             receiver.interrupt(error)

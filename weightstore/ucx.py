@@ -24,6 +24,11 @@ _SETTINGS = {
     "UCX_WARN_UNUSED_ENV_VARS": "n",
 }
 _UCX_NAME: dict[Transport, str] = {"shm": "posix", "tcp": "tcp"}
+# Bounds, not waits: the close is by force.
+_CLOSE_PERIOD_NS = 5_000_000
+_CLOSE_TRIES = 2
+_CLOSE_TURNS = 1000
+_LEAST_TURNS = 8  # in which cancelled receives go
 _MAX_LANES = 16
 _FIELD_TRANSPORTS = 1 << 3
 
@@ -69,11 +74,15 @@ class _EndpointAttributes(ctypes.Structure):
     )
 
 
+def _loaded(name: str) -> ctypes.CDLL:
+    """The library that this process has loaded already, not another one of its name."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return ctypes.CDLL(next(line.split()[-1] for line in lines if f"/{name}" in line))
+
+
 @functools.cache
 def _libucp() -> ctypes.CDLL:
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    path = next(line.split()[-1] for line in lines if "/libucp.so" in line)
-    library = ctypes.CDLL(path)
+    library = _loaded("libucp.so")
     library.ucp_ep_query.argtypes = [ctypes.c_void_p, ctypes.POINTER(_EndpointAttributes)]
     library.ucp_ep_query.restype = ctypes.c_int8
     return library
@@ -89,6 +98,27 @@ def lanes(endpoint: Any) -> tuple[str, ...]:
         raise TransportDowngraded(f"UCX does not say what the connection runs over (status {status})")
     used = entries[: attributes.transports.n]
     return tuple(f"{entry.transport.decode()}/{entry.device.decode()}" for entry in used)
+
+
+@functools.cache
+def _canceling_size() -> Any:
+    """ucxx::Endpoint::getCancelingSize, which Python does not have."""
+    function = _loaded("libucxx.so")._ZNK4ucxx8Endpoint16getCancelingSizeEv
+    function.argtypes = [ctypes.c_void_p]
+    function.restype = ctypes.c_size_t
+    return function
+
+
+def close_endpoint(worker: Any, endpoint: Any) -> None:
+    """By force, without the peer's help; requests in flight are cancelled.
+
+    UCXX keeps cancelled sends alive, and by them the endpoint and the worker, until it is asked how many are left.
+    """
+    endpoint.close_blocking(_CLOSE_PERIOD_NS, _CLOSE_TRIES)
+    for turn in range(_CLOSE_TURNS):
+        worker.progress()
+        if not _canceling_size()(endpoint.ucxx_ptr) and turn >= _LEAST_TURNS:
+            return
 
 
 def check_lanes(endpoint: Any, transport: Transport) -> str:

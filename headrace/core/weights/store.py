@@ -60,7 +60,7 @@ class VersionRecord:
         self.manifest = manifest
         self.key = version_key(manifest)
         self.state = VersionState.PUSHING
-        self.n_publishers = 0
+        self.pushes: set[int] = set()
         self.n_readers = 0
         self.seen_s = now_s
         self.history: list[str] = []
@@ -181,13 +181,13 @@ class StoreState:
         record = known or VersionRecord(manifest, now_s)
         self._versions[key] = record
         record.seen_s = now_s
-        record.n_publishers += 1
+        record.pushes.add(event.push_id)
         if room:
             self._reserved.setdefault(key, {}).update(fresh)
         return [ReceiveBucket(digest, nbytes) for digest, nbytes in room.items()]
 
     def _bucket_arrived(self, event: BucketArrived, now_s: float) -> list[StoreAction]:
-        record = self._pushed(event.key)
+        record = self._pushed(event.key, event.push_id)
         record.seen_s = now_s
         room = self._reserved.get(event.key, {})
         nbytes = room.pop(event.digest, None)
@@ -200,13 +200,13 @@ class StoreState:
         return []
 
     def _publish_finished(self, event: PublishFinished, now_s: float) -> list[StoreAction]:
-        record = self._pushed(event.key)
+        record = self._pushed(event.key, event.push_id)
         missing = self.missing(record)
         if missing:
             raise NotResident(
                 f"{event.key} cannot be sealed: {len(missing)} of {len(record.sizes)} buckets are missing"
             )
-        record.n_publishers -= 1
+        record.pushes.remove(event.push_id)
         record.seen_s = now_s
         if record.state is VersionState.PUSHING:
             record.move(VersionState.SEALED)
@@ -214,11 +214,11 @@ class StoreState:
 
     def _publish_broke(self, event: PublishBroke, now_s: float) -> list[StoreAction]:
         record = self._versions.get(event.key)
-        if record is None:
+        if record is None or event.push_id not in record.pushes:
             return []
-        record.n_publishers -= 1
+        record.pushes.remove(event.push_id)
         record.seen_s = now_s
-        if not record.n_publishers:
+        if not record.pushes:
             self._reserved.pop(event.key, None)
         return self._drop_retired()
 
@@ -255,7 +255,7 @@ class StoreState:
         for record in held:
             if record.key.policy_version in event.keep or record.key.policy_version == newest:
                 record.move(VersionState.COMMITTED)
-            elif record.n_readers or record.n_publishers:
+            elif record.n_readers or record.pushes:
                 record.move(VersionState.RETIRED)
             else:
                 unwanted.add(record.key)
@@ -298,9 +298,7 @@ class StoreState:
 
     def _expire(self, now_s: float) -> list[StoreAction]:
         return self._drop(
-            lambda record: (
-                record.state not in _HELD and not record.n_publishers and now_s - record.seen_s >= self._ttl_s
-            )
+            lambda record: record.state not in _HELD and not record.pushes and now_s - record.seen_s >= self._ttl_s
         )
 
     # ---- rules
@@ -333,9 +331,9 @@ class StoreState:
                 retryable=nbytes <= self.cap_bytes,
             )
 
-    def _pushed(self, key: VersionKey) -> VersionRecord:
+    def _pushed(self, key: VersionKey, push_id: int) -> VersionRecord:
         """A version that went away while it was pushed lost against another one of its number, or its job ended."""
-        if key not in self._versions:
+        if key not in self._versions or push_id not in self._versions[key].pushes:
             raise VersionConflict(f"{key} was given up while it was pushed: another one was committed or the job ended")
         return self._versions[key]
 
@@ -344,7 +342,7 @@ class StoreState:
 
     def _drop_retired(self) -> list[StoreAction]:
         return self._drop(
-            lambda record: record.state is VersionState.RETIRED and not record.n_readers and not record.n_publishers
+            lambda record: record.state is VersionState.RETIRED and not record.n_readers and not record.pushes
         )
 
     def _drop(self, is_unwanted: Callable[[VersionRecord], bool]) -> list[StoreAction]:
@@ -368,12 +366,12 @@ class StoreState:
         assert self._held.keys() <= wanted, "a bucket is held for nobody"
         numbers: set[tuple[str, int]] = set()
         for key, record in self._versions.items():
-            assert key == record.key and record.n_readers >= 0 and record.n_publishers >= 0, key
-            assert record.state is not VersionState.SEALED or not self.missing(record) or record.n_publishers, key
-            assert record.state is not VersionState.RETIRED or record.n_readers or record.n_publishers, key
+            assert key == record.key and record.n_readers >= 0, key
+            assert record.state is not VersionState.SEALED or not self.missing(record) or record.pushes, key
+            assert record.state is not VersionState.RETIRED or record.n_readers or record.pushes, key
             if record.state in _HELD:
                 number = (key.job_id, key.policy_version)
                 assert number not in numbers, f"two committed versions of {number}"
                 numbers.add(number)
         for key in self._reserved:
-            assert key in self._versions and self._versions[key].n_publishers, key
+            assert key in self._versions and self._versions[key].pushes, key

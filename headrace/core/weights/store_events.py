@@ -21,10 +21,14 @@ def version_key(manifest: Manifest) -> VersionKey:
 
 @dataclass(frozen=True)
 class PublishBegan:
-    """`epoch`: the publisher's authority, at least the manifest's own (old versions are re-pushed under new ones)."""
+    """`epoch`: the publisher's authority, at least the manifest's own (old versions are re-pushed under new ones).
+
+    `push_id`: another one for every push, so that a late event of an old one is not taken for the new one's.
+    """
 
     manifest: Manifest
     epoch: int
+    push_id: int
 
 
 @dataclass(frozen=True)
@@ -32,12 +36,14 @@ class BucketArrived:
     """Received and verified."""
 
     key: VersionKey
+    push_id: int
     digest: str
 
 
 @dataclass(frozen=True)
 class PublishFinished:
     key: VersionKey
+    push_id: int
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,7 @@ class PublishBroke:
     """The stream ended early. Verified buckets stay for the next try, until they expire."""
 
     key: VersionKey
+    push_id: int
 
 
 @dataclass(frozen=True)
