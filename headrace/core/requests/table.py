@@ -352,7 +352,7 @@ class RequestTable:
     def _on_ticked(self, _event: Ticked, now: float) -> list[Action]:
         actions: list[Action] = [*self._desk.fleet.overdue(self._desk.limits, now)]
         for request in list(self._desk.orphans.values()):
-            age_s = now - (request.orphaned_at or now)
+            age_s = 0.0 if request.orphaned_at is None else now - request.orphaned_at
             if age_s >= self._desk.limits.orphan_grace_s:
                 actions += self._desk.end(request, now)
             elif age_s >= self._desk.limits.orphan_abort_s and request.state is not RequestState.PARKED:
