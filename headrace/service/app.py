@@ -4,6 +4,7 @@ bind ─► serve (health, reflection, metrics) ─► register ─► heartbeat
 """
 
 import asyncio
+import gc
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -201,6 +202,9 @@ def run_service(build: Callable[[], Awaitable[None]]) -> None:
         # The log is where the launcher and the operator look; a bare traceback on stderr would miss the log file.
         log.exception("crashed")
         raise SystemExit(1) from None
+    finally:
+        # The interpreter's last collection would look at every object of torch, which takes longer than the drain.
+        gc.freeze()
 
 
 async def _awaited(build: Callable[[], Awaitable[None]]) -> None:

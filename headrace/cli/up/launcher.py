@@ -69,7 +69,7 @@ class Launcher:
         wiring = self._start_servers()
         names = self._add_services(wiring)
         self._say(f"starting {len(names) + 1} services; logs are in {self._dir.logs}/")
-        readiness = Readiness(wiring.server_url, names, self._say)
+        readiness = Readiness(wiring.server_url, names, self._supervisor.pid_of, self._say)
         if not readiness.wait(self._options.ready_timeout_s, self._tick):
             return
         self._is_ready = True

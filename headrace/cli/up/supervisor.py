@@ -43,6 +43,11 @@ class Supervisor:
         """Supervise a command; `process` if it runs already."""
         self.members[command.name] = Member(command, wave, is_wanted, process)
 
+    def pid_of(self, name: str) -> int | None:
+        """The process that runs under this name now."""
+        member = self.members.get(name)
+        return member.process.pid if member and member.process else None
+
     def tick(self) -> None:
         """Start what should run, stop what should not, and note what ended. Raises `LaunchError` to give up."""
         now = time.monotonic()
