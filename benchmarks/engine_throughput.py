@@ -3,7 +3,8 @@
     OMP_NUM_THREADS=1 python benchmarks/engine_throughput.py --lanes 8 16 32 64 96
 
 Each lane is a trajectory: a prompt of 40 to 70 tokens, turns of 2, 6 or 10 tokens, 4 observed tokens between turns,
-a new prompt past 120 tokens. Prefix sharing is on. The model is the demo's shape with random weights.
+a new prompt past 120 tokens. Prefix sharing is on. The model is the demo's shape with random weights, or that of
+``--model DIRECTORY`` with its own.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ import json
 import os
 import random
 import time
+from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from inference_svc.engine.engine import EngineRequest, SamplingSpec
 from inference_svc.engine.hf import HfEngine
 from inference_svc.engine.hf_batching import BatchingSettings
-from inference_svc.engine.hf_model import build_model
+from inference_svc.engine.hf_model import build_model, read_directory
 
-VOCAB_SIZE = 48
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "model_type": "qwen3",
-    "vocab_size": VOCAB_SIZE,
+    "vocab_size": 48,
     "hidden_size": 96,
     "intermediate_size": 192,
     "num_hidden_layers": 2,
@@ -40,14 +42,15 @@ CONFIG = {
 class Lane:
     """One trajectory after another on one lane."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, vocab_size: int) -> None:
         self._rng = random.Random(number)
         self._number = number
+        self._vocab_size = vocab_size
         self._turn = 0
         self._tokens = self._some(self._rng.randint(40, 70))
 
     def _some(self, count: int) -> list[int]:
-        return [self._rng.randrange(VOCAB_SIZE) for _ in range(count)]
+        return [self._rng.randrange(self._vocab_size) for _ in range(count)]
 
     def next_request(self) -> EngineRequest:
         """The lane's next turn."""
@@ -64,12 +67,12 @@ class Lane:
             self._tokens.extend(self._some(4))
 
 
-async def measure(n_lanes: int, seconds: float) -> dict[str, float]:
+async def measure(config: dict[str, Any], tensors: dict[str, Any], n_lanes: int, seconds: float) -> dict[str, float]:
     """Run for ``seconds`` after a warm-up of 0.5 s."""
-    engine = HfEngine(build_model(CONFIG), BatchingSettings(max_running=n_lanes))
+    engine = HfEngine(build_model(config), BatchingSettings(max_running=n_lanes))
     await engine.start()
-    await engine.load(0, "benchmark", build_model(CONFIG).state_dict())
-    lanes = [Lane(number) for number in range(n_lanes)]
+    await engine.load(0, "benchmark", tensors)
+    lanes = [Lane(number, engine.limits.vocab_size) for number in range(n_lanes)]
     for lane in lanes:
         engine.add(lane.next_request())
     started_at = time.perf_counter() + 0.5
@@ -102,9 +105,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--lanes", type=int, nargs="+", default=[8, 16, 32, 64])
     parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--model", type=Path, help="a Hugging Face model directory")
     arguments = parser.parse_args()
+    if arguments.model:
+        config, tensors = read_directory(arguments.model)
+    else:
+        config, tensors = CONFIG, build_model(CONFIG).state_dict()
     for n_lanes in arguments.lanes:
-        print(json.dumps(asyncio.run(measure(n_lanes, arguments.seconds))))
+        print(json.dumps(asyncio.run(measure(config, tensors, n_lanes, arguments.seconds))))
 
 
 if __name__ == "__main__":

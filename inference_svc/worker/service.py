@@ -264,7 +264,10 @@ class WorkerService:
     # ---- weights ---------------------------------------------------------------------------------------------------
 
     async def _open(self, command: msg.Open) -> None:
-        """Take up a job. Another job's weights, engine and requests are let go first."""
+        """Take up a job and answer by a Hello. Another job's weights, engine and requests are let go first.
+
+        Generation runs afterwards, whatever the session before left behind: it may have died between pause and resume.
+        """
         try:
             options, unknown = self._identity.defaults.overridden(command.engine_json)
         except BadOptions as error:
@@ -273,12 +276,13 @@ class WorkerService:
         if unknown:
             log.warning("engine_settings_unknown", keys=unknown, job_id=command.job_id)
         self._options = options
-        if command.job_id != self._job_id:
-            self._job_id = command.job_id
-            async with self._loading:
+        async with self._loading:
+            if command.job_id != self._job_id:
+                self._job_id = command.job_id
                 await self._discard_engine()
                 await self._shelf.clear()
-        self._emit(self.hello())  # the answer to Open: what this worker holds of that job
+            await self._set_paused(False)
+        self._emit(self.hello())
 
     async def _prefetch(self, command: msg.Prefetch) -> None:
         busy_before, started_at = self.stats().busy_s, time.perf_counter()

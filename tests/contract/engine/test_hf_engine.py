@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from testkit.engines import MAX_LENGTH, TINY_CONFIG, Collector, HfHarness, prompt_of, request_of, tiny_weights
 
 from inference_svc.engine.engine import EngineDied, LoadRefused, RequestRefused
 from inference_svc.engine.hf import HfEngine
 from inference_svc.engine.hf_batching import BatchingSettings, UnsupportedModel
-from inference_svc.engine.hf_model import build_model, config_from_files
+from inference_svc.engine.hf_model import build_model, config_from_files, read_directory
 
 
 @pytest.fixture
@@ -122,6 +124,30 @@ def test_sliding_attention_is_refused_with_its_reason() -> None:
 def test_a_manifest_without_a_usable_config_is_named(files: dict[str, bytes], message: str) -> None:
     with pytest.raises(UnsupportedModel, match=message):
         config_from_files(files)
+
+
+async def test_a_model_directory_gives_its_config_and_weights(tmp_path: Path) -> None:
+    model = build_model(copy.deepcopy(TINY_CONFIG))
+    model.save_pretrained(tmp_path)
+    config, tensors = read_directory(tmp_path)
+    engine = HfEngine(build_model(config), BatchingSettings(n_blocks=64))
+    await engine.start()
+    try:
+        await engine.load(0, "from-directory", tensors)
+        collector = Collector(engine)
+        prompt = prompt_of(30)
+        engine.add(request_of("turn", prompt))
+        received = await collector.finished("turn")
+        with torch.no_grad():
+            logprobs = torch.log_softmax(model(torch.tensor([prompt])).logits[0, -1], -1)
+        assert abs(logprobs[received.ids[0]].item() - received.logprobs[0]) <= 1e-5
+    finally:
+        await engine.stop()
+
+
+def test_a_directory_that_is_no_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match=r"no config\.json"):
+        read_directory(tmp_path / "nowhere")
 
 
 def test_an_unknown_architecture_is_named() -> None:

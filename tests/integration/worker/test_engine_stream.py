@@ -30,6 +30,10 @@ PROMPT = prompt_of(12, salt=20)
 WORKER_ID = "inference-0@abc"
 
 
+ONLY_HF = pytest.mark.parametrize("worker", ["hf"], indirect=True)
+"""For what only a model can show."""
+
+
 @dataclass
 class Worker:
     """A worker's service on a port, its weight source, and the clients that were opened."""
@@ -123,9 +127,8 @@ async def test_a_turn_comes_back_with_version_digest_and_epoch(worker: Worker, c
     assert all(0 <= token < VOCAB_SIZE for token in turn.ids)
 
 
+@ONLY_HF
 async def test_logprobs_on_the_wire_equal_a_fresh_forward(worker: Worker, client: EngineClient) -> None:
-    if worker.kind != "hf":
-        pytest.skip("the scripted engine has no forward")
     reference = HfHarness()
     await client.send(add("turn", PROMPT, max_new_tokens=10))
     turn = await client.finished("turn")
@@ -226,9 +229,8 @@ async def test_a_version_that_is_not_here_is_not_loaded(worker: Worker, client: 
     assert (len(running.ids), set(running.versions)) == (100, {1})
 
 
+@ONLY_HF
 async def test_weights_that_do_not_fit_leave_the_old_version_serving(worker: Worker, client: EngineClient) -> None:
-    if worker.kind != "hf":
-        pytest.skip("the scripted engine takes any tensors")
     broken = worker.source.put(2, {"model.norm.weight": np.ones(48, np.float32)}, TINY_CONFIG)
     loaded = await client.serve(broken)
     assert loaded.fault.code == "layout_mismatch"
@@ -276,6 +278,20 @@ async def test_dropped_versions_give_their_memory_back(worker: Worker, client: E
     assert worker.source.unreleased == [2]
 
 
+async def test_a_pause_does_not_outlive_its_stream(worker: Worker, client: EngineClient) -> None:
+    await client.send(prefetch(worker.manifest(2)))
+    await client.until(lambda: len(client.prefetched) == 2)
+    await client.send(pause(), load(2))
+    await client.until(lambda: len(client.loaded) == 2)
+    await client.close()
+    newer = await worker.client()
+    await newer.send(open_job())
+    await newer.until(lambda: len(newer.hellos) == 2)
+    assert newer.hellos[1].serving_version == 2
+    await newer.send(add("turn", PROMPT))
+    assert set((await newer.finished("turn")).versions) == {2}
+
+
 async def test_another_job_starts_from_nothing(worker: Worker, client: EngineClient) -> None:
     await client.send(open_job("job_2", '{"max_running": 3}'), add("early", PROMPT))
     assert (await client.finished("early")).fault is not None
@@ -295,9 +311,8 @@ async def test_statistics_come_on_the_stream(client: EngineClient) -> None:
     assert stats.busy_s > 0
 
 
+@ONLY_HF
 async def test_a_dead_engine_ends_the_worker(worker: Worker, client: EngineClient) -> None:
-    if worker.kind != "hf":
-        pytest.skip("broken weights are the real engine's to notice")
     weights = tiny_weights(2)
     weights["model.norm.weight"] = np.full_like(weights["model.norm.weight"], np.nan)
     await client.serve(worker.source.put(2, weights, TINY_CONFIG))

@@ -185,7 +185,7 @@ async def test_the_scripted_engine_is_a_worker_like_any_other(control: Recording
         assert turn.digests == {manifest.digest}
         assert all(token < VOCAB_SIZE for token in turn.ids)
         async with asyncio.timeout(5):
-            while control.stats.get(worker.worker_id, {}).get("generated_tokens") != 12:  # noqa: ASYNC110 -- no event here
+            while control.stats.get(worker.worker_id, {}).get("generated_tokens") != 12:
                 await asyncio.sleep(0.05)
         assert control.stats[worker.worker_id]["policy_version"] == 2
         await client.close()
