@@ -211,6 +211,7 @@ class Dispatcher:
             "suspended without a load": request.state is RequestState.SUSPENDED and not is_loading,
             "queued in no queue": request.state is RequestState.QUEUED and not self._queue.holds(request),
             "orphan out of place": (request.orphaned_at is not None) != (request.request_id in self.orphans),
+            "queued without a caller": request.state is RequestState.QUEUED and request.orphaned_at is not None,
             "parked with a caller": request.state is RequestState.PARKED and request.orphaned_at is None,
             "longer than asked": len(request.tokens) > request.sampling.max_new_tokens,
             "running under a forbidden version": request.state is RequestState.RUNNING

@@ -190,6 +190,17 @@ class TestFencing:
         assert world.feed(stale) == []
         assert (call.tokens, world.table.counts.fenced_chunks, world.table.counts.regenerated_tokens) == ([], 1, 3)
 
+    def test_a_chunk_of_the_dispatch_before_on_the_same_worker_is_dropped(self) -> None:
+        world = one_worker()
+        call = world.start("r", 12)
+        stale = chunk(world, "r", 0, tokens(world, "r", 0, 3))
+        world.leave(1)
+        world.tick(1.0)
+        world.come_back(1, 2)
+        assert [add.worker_id for add in world.adds] == ["w@1", "w@1"]
+        assert world.feed(stale) == []
+        assert (call.tokens, world.table.counts.fenced_chunks) == ([], 1)
+
     def test_a_repeated_chunk_is_dropped(self) -> None:
         world = one_worker()
         call = world.start("r", 12)
