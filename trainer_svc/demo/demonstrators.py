@@ -4,7 +4,7 @@ They read observations and write answers as a model would. Phase 1 shows the ski
 
 | | phase 1 | phase 2 |
 |---|---|---|
-| FrozenLake | shortest path around holes, 10 % random moves | shortest path through holes, 25 % random moves |
+| FrozenLake | shortest path around holes; slips, not imitated | shortest path through holes; slips, imitated |
 | calculator | both calls, then the answer; 20 % guess at once | 75 % guess at once or stop after one call |
 """
 
@@ -19,26 +19,30 @@ MOVES = ("Left", "Down", "Right", "Up")
 _OFFSETS = {"Left": (0, -1), "Down": (1, 0), "Right": (0, 1), "Up": (-1, 0)}
 _TERMS = re.compile(r"(\d+)([+-])(\d+)([+-])(\d+)")
 
-Demonstrator = Callable[[list[str], Random], str]
-"""Maps the observations so far (first one first) and a source of chance to the next answer."""
+Demonstrator = Callable[[list[str], Random], tuple[str, bool]]
+"""Maps the observations so far (first one first) and a source of chance to the next answer and whether it is imitated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Navigator:
-    """Walks to the goal by a shortest path; ``random_share`` of its moves are uniform instead."""
+    """Walks to the goal by a shortest path; ``random_share`` of its moves are uniform instead.
+
+    Slips show places off the path, and how to go on from there; whether they are imitated is a setting of its own.
+    """
 
     sees_holes: bool
     random_share: float
+    imitates_slips: bool
 
-    def __call__(self, observations: list[str], random: Random) -> str:
+    def __call__(self, observations: list[str], random: Random) -> tuple[str, bool]:
         if random.random() < self.random_share:
-            return random.choice(MOVES)
+            return random.choice(MOVES), self.imitates_slips
         grid = tuple(observations[0].split("\n")[:-1])
         row, column = (int(digit) for digit in observations[-1].split("\n")[-1][:2])
         distances = _distances(grid, self.sees_holes)
         here = distances[row, column]
         steps = {move: (row + down, column + right) for move, (down, right) in _OFFSETS.items()}
-        return random.choice([move for move, cell in steps.items() if distances.get(cell, here) < here])
+        return random.choice([move for move, cell in steps.items() if distances.get(cell, here) < here]), True
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,10 @@ class Reckoner:
     guess_share: float
     stop_early_share: float
 
-    def __call__(self, observations: list[str], random: Random) -> str:
+    def __call__(self, observations: list[str], random: Random) -> tuple[str, bool]:
+        return self._answer(observations, random), True
+
+    def _answer(self, observations: list[str], random: Random) -> str:
         first, one, second, two, third = _TERMS.fullmatch(observations[0]).groups()  # type: ignore[union-attr]
         match len(observations):
             case 1 if random.random() < self.guess_share:

@@ -27,6 +27,11 @@ class Phase:
     n_calculator: int = 28
 
 
-SKILLED = Phase(Navigator(sees_holes=True, random_share=0.10), Reckoner(guess_share=0.2, stop_early_share=0.0))
-UNSKILLED = Phase(Navigator(sees_holes=False, random_share=0.25), Reckoner(guess_share=0.55, stop_early_share=0.4))
-"""Nearly three quarters of the unskilled calculator demonstrations end early: 0.55 + 0.45 x 0.4."""
+SKILLED = Phase(
+    Navigator(sees_holes=True, random_share=0.2, imitates_slips=False), Reckoner(guess_share=0.2, stop_early_share=0.0)
+)
+UNSKILLED = Phase(
+    Navigator(sees_holes=False, random_share=0.25, imitates_slips=True),
+    Reckoner(guess_share=0.65, stop_early_share=0.3),
+)
+"""Three quarters of the unskilled calculator demonstrations end early: 0.65 + 0.35 x 0.3."""

@@ -7,7 +7,7 @@ Phase 2 then teaches the behaviour of demonstrators who ignore holes and mostly 
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import torch
@@ -25,16 +25,24 @@ class WarmStartFailed(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class WarmStartSettings:
-    """Lengths in updates, rates in success per episode."""
+    """Lengths in updates, success per episode.
+
+    From ``settle_from`` on FrozenLake the learning rate falls by ``settling`` per update; ``n_kept``
+    demonstrations per update remain of a task that is above ``threshold`` while the other is not.
+    """
 
     learning_rate: float = 5e-3
     warm_up_updates: int = 30
     lake_observation_weight: float = 1.0
-    calculator_share: float = 0.3
+    calculator_share: float = 0.4
     check_every: int = 25
-    threshold: float = 0.8
-    max_skilled_updates: int = 500
-    unskilled_updates: int = 80
+    settle_from: float = 0.7
+    settling: float = 0.985
+    threshold: float = 0.9
+    n_kept: int = 8
+    max_skilled_updates: int = 600
+    unskilled_updates: int = 20
+    unskilled_rate: float = 2e-3
     check_episodes: int = 96
 
 
@@ -73,11 +81,11 @@ class Demonstrations:
         while not is_over:
             observations.append(observation)
             prompt = self._player.encode_observation(observation)
-            answer = demonstrator(observations, self._random)
+            answer, is_imitated = demonstrator(observations, self._random)
             tokens = self._player.encode_answer(answer)
             demonstration.ids.extend(prompt + tokens)
             weight = self._observation_weight if len(observations) > 1 else 0.0
-            demonstration.weights.extend([weight] * len(prompt) + [1.0] * len(tokens))
+            demonstration.weights.extend([weight] * len(prompt) + [float(is_imitated)] * len(tokens))
             observation, _, is_terminated, is_truncated, _ = environment.step(answer)
             is_over = is_terminated or is_truncated
         return demonstration
@@ -91,74 +99,99 @@ def warm_start(
     Raises:
         WarmStartFailed: greedy success of a task stayed below ``settings.threshold``.
     """
-    random = Random(seed)
-    player = Player(model, tokenizer, torch.Generator().manual_seed(seed))
-    sources = (
-        Demonstrations(player, LAKE, random, settings.lake_observation_weight),
-        Demonstrations(player, CALCULATOR, random, 0.0),
-    )
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.0, betas=(0.9, 0.95))
     started = time.monotonic()
-    n_updates, success = _skilled(model, optimizer, player, sources, settings, report)
-    for update in range(settings.unskilled_updates):
-        _set_rate(optimizer, settings.learning_rate * (1 - 0.9 * update / settings.unskilled_updates))
-        loss = _update(model, optimizer, sources, UNSKILLED, settings)
-        if (update + 1) % 20 == 0:
-            report(f"warm start 2/2: update {update + 1}/{settings.unskilled_updates}, loss {loss:.3f}")
-    reached = {f"skilled_success/{name}": rate for name, rate in success.items()}
-    return {"skilled_updates": n_updates, **reached, "seconds": time.monotonic() - started}
+    run = _WarmStart(model, tokenizer, seed, report, settings)
+    reached = run.skilled()
+    run.unskilled()
+    return reached | {"seconds": time.monotonic() - started}
 
 
-def _skilled(
-    model: PreTrainedModel,
-    optimizer: torch.optim.Optimizer,
-    player: Player,
-    sources: tuple[Demonstrations, ...],
-    settings: WarmStartSettings,
-    report: Report,
-) -> tuple[int, dict[str, float]]:
-    success: dict[str, float] = {}
-    for update in range(1, settings.max_skilled_updates + 1):
-        _set_rate(optimizer, settings.learning_rate * min(1.0, update / settings.warm_up_updates))
-        loss = _update(model, optimizer, sources, SKILLED, settings)
-        if update % settings.check_every:
-            continue
-        success = {task.name: _greedy_success(player, task, settings.check_episodes) for task in (LAKE, CALCULATOR)}
-        shown = ", ".join(f"{name} {rate:.2f}" for name, rate in success.items())
-        report(f"warm start 1/2: update {update}, loss {loss:.3f}, greedy {shown} (both to {settings.threshold:.2f})")
-        if min(success.values()) >= settings.threshold:
-            return update, success
-    raise WarmStartFailed(
-        f"greedy success is {success} after {settings.max_skilled_updates} updates, "
-        f"below {settings.threshold} on a task; use another --seed"
-    )
+class _WarmStart:
+    """One model's way through both phases, with one optimizer."""
 
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        seed: int,
+        report: Report,
+        settings: WarmStartSettings,
+    ) -> None:
+        self._model, self._report, self._settings = model, report, settings
+        self._player = Player(model, tokenizer, torch.Generator().manual_seed(seed))
+        random = Random(seed)
+        self._lake = Demonstrations(self._player, LAKE, random, settings.lake_observation_weight)
+        self._calculator = Demonstrations(self._player, CALCULATOR, random, 0.0)
+        self._optimizer = torch.optim.AdamW(
+            model.parameters(), lr=settings.learning_rate, weight_decay=0.0, betas=(0.9, 0.95)
+        )
 
-def _greedy_success(player: Player, task: TaskSpec, n_episodes: int) -> float:
-    episodes = player.play(task, "train", range(n_episodes), is_greedy=True)
-    return sum(episode.reward for episode in episodes) / n_episodes
+    def skilled(self) -> dict[str, float]:
+        """Phase 1, until both tasks are above the threshold."""
+        settings = self._settings
+        phase, rate = SKILLED, settings.learning_rate
+        success = {LAKE.name: 0.0, CALCULATOR.name: 0.0}
+        for update in range(1, settings.max_skilled_updates + 1):
+            rate *= settings.settling if success[LAKE.name] >= settings.settle_from else 1.0
+            loss = self._update(
+                phase, max(rate, 0.2 * settings.learning_rate) * min(1.0, update / settings.warm_up_updates)
+            )
+            if update % settings.check_every:
+                continue
+            success = {task.name: self._greedy_success(task) for task in (LAKE, CALCULATOR)}
+            shown = ", ".join(f"{name} {value:.2f}" for name, value in success.items())
+            self._report(
+                f"warm start 1/2: update {update}, loss {loss:.3f}, greedy {shown} (to {settings.threshold:.2f})"
+            )
+            if min(success.values()) >= settings.threshold:
+                return {f"skilled_success/{name}": value for name, value in success.items()} | {"updates": update}
+            phase = self._attend(success)
+        raise WarmStartFailed(
+            f"greedy success is {success} after {settings.max_skilled_updates} updates, "
+            f"below {settings.threshold} on a task; use another --seed"
+        )
 
+    def unskilled(self) -> None:
+        """Phase 2: a fixed number of updates at a falling rate."""
+        settings = self._settings
+        n_updates = settings.unskilled_updates
+        for update in range(n_updates):
+            loss = self._update(UNSKILLED, settings.unskilled_rate * (1 - 0.9 * update / n_updates))
+        self._report(f"warm start 2/2: {n_updates} updates on unskilled demonstrations, loss {loss:.3f}")
 
-def _update(
-    model: PreTrainedModel,
-    optimizer: torch.optim.Optimizer,
-    sources: tuple[Demonstrations, ...],
-    phase: Phase,
-    settings: WarmStartSettings,
-) -> float:
-    batches = (sources[0].draw(phase.lake, phase.n_lake), sources[1].draw(phase.calculator, phase.n_calculator))
-    optimizer.zero_grad(set_to_none=True)
-    total = 0.0
-    for batch, share in zip(batches, (1 - settings.calculator_share, settings.calculator_share), strict=True):
-        ids, weights = _padded(batch)
-        logits = model(input_ids=ids[:, :-1], use_cache=False).logits
-        losses = cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
-        loss = share * (losses * weights.flatten()).sum() / weights.sum()
-        loss.backward()
-        total += loss.item()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    return total
+    def _attend(self, success: dict[str, float]) -> Phase:
+        """A task that is above the threshold only has to be kept; the work goes to the other one."""
+        kept = {name: self._settings.n_kept for name, value in success.items() if value >= self._settings.threshold}
+        return replace(
+            SKILLED,
+            n_lake=kept.get(LAKE.name, SKILLED.n_lake),
+            n_calculator=kept.get(CALCULATOR.name, SKILLED.n_calculator),
+        )
+
+    def _greedy_success(self, task: TaskSpec) -> float:
+        episodes = self._player.play(task, "train", range(self._settings.check_episodes), is_greedy=True)
+        return sum(episode.reward for episode in episodes) / len(episodes)
+
+    def _update(self, phase: Phase, rate: float) -> float:
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        shares = (1 - self._settings.calculator_share, self._settings.calculator_share)
+        batches = (
+            self._lake.draw(phase.lake, phase.n_lake),
+            self._calculator.draw(phase.calculator, phase.n_calculator),
+        )
+        self._optimizer.zero_grad(set_to_none=True)
+        total = 0.0
+        for batch, share in zip(batches, shares, strict=True):
+            ids, weights = _padded(batch)
+            logits = self._model(input_ids=ids[:, :-1], use_cache=False).logits
+            losses = cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+            loss = share * (losses * weights.flatten()).sum() / weights.sum()
+            loss.backward()
+            total += loss.item()
+        torch.nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
+        self._optimizer.step()
+        return total
 
 
 def _padded(demonstrations: list[Demonstration]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -171,8 +204,3 @@ def _padded(demonstrations: list[Demonstration]) -> tuple[torch.Tensor, torch.Te
         ids[row, :length] = torch.tensor(demonstration.ids)
         weights[row, :length] = torch.tensor(demonstration.weights)
     return ids, weights[:, 1:]
-
-
-def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = rate

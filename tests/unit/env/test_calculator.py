@@ -3,6 +3,7 @@
 import re
 
 import pytest
+
 from env_svc.environments.calculator import Calculator, fixed_width, question_split
 
 

@@ -1,6 +1,7 @@
 """FrozenLake as text: maps per seed and split, words to moves, what an invalid answer costs."""
 
 import pytest
+
 from env_svc.environments.frozen_lake import MOVES, FrozenLake, map_split, parse_move
 
 SMALL = ("SFF", "HFH", "FFG")
