@@ -1,6 +1,6 @@
-"""The HTTP application: features' routers under /api/v1, the console, and the layers around them."""
+"""The HTTP application: the features' routers and the layers around them."""
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 import headrace
@@ -18,8 +18,8 @@ from control_plane.series import routes as series
 from control_plane.trajectories import routes as trajectories
 from control_plane.workers import routes as workers
 
-PREFIX = "/api/v1"
-FEATURES = (
+# Each router carries its whole prefix, so that a matched route knows its full template.
+ROUTERS = (
     jobs.router,
     groups.router,
     trajectories.router,
@@ -29,6 +29,8 @@ FEATURES = (
     workers.router,
     blobs.router,
     ops.api_router,
+    ops.router,
+    console.router,
 )
 
 
@@ -41,12 +43,8 @@ def build_routes() -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    api = APIRouter(prefix=PREFIX)
-    for router in FEATURES:
-        api.include_router(router)
-    app.include_router(api)
-    app.include_router(ops.router)
-    app.include_router(console.router)
+    for router in ROUTERS:
+        app.include_router(router)
     problems.install(app)
     app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]  # FastAPI's documented way
     return app

@@ -21,7 +21,7 @@ async def sizes(connection: AsyncConnection, digests: Sequence[str]) -> dict[str
     found = await connection.execute(
         select(blobs.c.digest, blobs.c.n_bytes).where(blobs.c.digest.in_(digests), blobs.c.part == 0)
     )
-    return dict(found.tuples().all())
+    return dict(found.all())
 
 
 async def parts(connection: AsyncConnection, digests: Sequence[str]) -> list[dict[str, Any]]:

@@ -7,9 +7,10 @@ from starlette.responses import Response
 
 from control_plane.blobs import service
 from control_plane.context import Ctx
+from control_plane.http.params import API
 from control_plane.http.problems import ProblemError, not_found
 
-router = APIRouter(prefix="/blobs", tags=["blobs"])
+router = APIRouter(prefix=f"{API}/blobs", tags=["blobs"])
 
 BYTES: dict[int | str, dict[str, Any]] = {
     200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}

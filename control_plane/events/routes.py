@@ -9,11 +9,11 @@ from control_plane.context import Ctx
 from control_plane.events import service
 from control_plane.events.schemas import EventPage
 from control_plane.http.answers import Answer
-from control_plane.http.params import MAX_INT, JobId, Limit, Wait
+from control_plane.http.params import API, MAX_INT, JobId, Limit, Wait
 from control_plane.http.problems import ProblemError
 from control_plane.jobs.phases import TERMINAL
 
-router = APIRouter(prefix="/jobs/{job_id}/events", tags=["events"])
+router = APIRouter(prefix=API + "/jobs/{job_id}/events", tags=["events"])
 
 ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},

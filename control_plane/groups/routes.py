@@ -12,11 +12,11 @@ from control_plane.groups.repository import Filters
 from control_plane.groups.schemas import GroupPage, GroupState
 from control_plane.http.answers import Answer
 from control_plane.http.cursors import page
-from control_plane.http.params import Cursor, JobId, Limit, Number, Text
+from control_plane.http.params import API, Cursor, JobId, Limit, Number, Text
 from control_plane.http.problems import not_found
 from control_plane.jobs import repository as jobs
 
-router = APIRouter(tags=["groups"])
+router = APIRouter(prefix=API, tags=["groups"])
 
 
 class GroupQuery(BaseModel):

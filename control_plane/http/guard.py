@@ -11,7 +11,7 @@ from prometheus_client import Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
-from control_plane.http.problems import ProblemError, as_problem, problem_response
+from control_plane.http.problems import DEFECT, ProblemError, as_problem, problem_response
 from control_plane.ids import new_id
 from headrace.service.logging import get_logger
 
@@ -86,7 +86,7 @@ class Guard:
         problem = as_problem(error)
         if problem is None:
             log.exception("request_crashed", path=scope["path"], exc_info=error)
-            problem = ProblemError(500, "internal_error", "an unforeseen error; the log has it under this request_id")
+            problem = DEFECT
         if answer.status == 0:
             await problem_response(problem, scope)(scope, receive, answer.send)
 

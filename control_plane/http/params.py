@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import Path, Query
 
+API = "/api/v1"
 MAX_LIMIT = 500
 MAX_WAIT_S = 60.0
 MAX_INT = 2**53 - 1

@@ -1,5 +1,6 @@
 """Errors as RFC 9457 problem details, for every error: ours, the framework's and the unforeseen."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -97,6 +98,9 @@ def problem_response(problem: ProblemError, scope: Mapping[str, Any]) -> Respons
     return Response(encode(body), problem.status, headers=dict(problem.headers), media_type=CONTENT_TYPE)
 
 
+DEFECT = ProblemError(500, "internal_error", "an unforeseen error; the log has it under this request_id")
+
+
 def _title(status: int) -> str:
     try:
         return HTTPStatus(status).phrase
@@ -166,7 +170,24 @@ def install(app: FastAPI) -> None:
         problem = as_problem(error)
         if problem is None:
             raise error
+        if problem.status == 405:
+            problem.headers = {"Allow": _allowed(app, request.scope["path"]) or "GET"}
         return problem_response(problem, request.scope)
 
     for kind in (ProblemError, SpecError, RequestValidationError, HTTPException, PoolTimeout, DBAPIError):
         app.add_exception_handler(kind, answer)
+
+    async def answer_defect(request: Request, error: Exception) -> Response:
+        return problem_response(DEFECT, request.scope)
+
+    # Starlette answers with this and raises the error on, so that the guard logs it.
+    app.add_exception_handler(Exception, answer_defect)
+
+
+def _allowed(app: FastAPI, path: str) -> str:
+    """Methods of every route on this path: Starlette names those of the first match alone."""
+    methods: set[str] = set()
+    for template, operations in app.openapi()["paths"].items():
+        if re.fullmatch(re.sub(r"{[^}]+}", "[^/]+", template), path):
+            methods.update(method.upper() for method in operations)
+    return ", ".join(sorted(methods))

@@ -8,14 +8,14 @@ from starlette.responses import Response
 from control_plane.context import Ctx
 from control_plane.http.answers import Answer
 from control_plane.http.cursors import page
-from control_plane.http.params import Cursor, JobId, Limit, Text, Texts, Wait
+from control_plane.http.params import API, Cursor, JobId, Limit, Text, Texts, Wait
 from control_plane.http.problems import ProblemError
 from control_plane.jobs import repository, service
 from control_plane.jobs.idempotency import read_key
 from control_plane.jobs.schemas import Job, JobPage, JobWithSpec, Phase, SubmittedJob, Validation
 from headrace.client.jobspec import parse, read_json
 
-router = APIRouter(prefix="/jobs", tags=["jobs"])
+router = APIRouter(prefix=f"{API}/jobs", tags=["jobs"])
 
 SPEC_BODY: dict[str, Any] = {
     "requestBody": {

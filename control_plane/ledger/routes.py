@@ -7,14 +7,14 @@ from starlette.responses import Response
 
 from control_plane.context import Ctx
 from control_plane.http.answers import Answer
-from control_plane.http.params import JobId
+from control_plane.http.params import API, JobId
 from control_plane.http.problems import not_found
 from control_plane.ledger import repository
 from control_plane.ledger.equation import equations
 from control_plane.ledger.schemas import BufferView, LedgerView
 from headrace.core.ledger import IN_FLIGHT
 
-router = APIRouter(prefix="/jobs/{job_id}", tags=["ledger"])
+router = APIRouter(prefix=API + "/jobs/{job_id}", tags=["ledger"])
 
 
 @router.get("/ledger", response_model=LedgerView)

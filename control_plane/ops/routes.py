@@ -8,11 +8,12 @@ from starlette.responses import Response
 
 from control_plane.context import Ctx
 from control_plane.http.answers import Answer
+from control_plane.http.params import API
 from control_plane.ops import capabilities, readiness
 from control_plane.ops.schemas import Capabilities, Health, Readiness
 
 router = APIRouter(tags=["ops"])
-api_router = APIRouter(tags=["ops"])
+api_router = APIRouter(prefix=API, tags=["ops"])
 
 PLAIN: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 NOT_READY: dict[int | str, dict[str, Any]] = {503: {"model": Readiness, "description": "A check does not hold."}}

@@ -11,14 +11,14 @@ from starlette.responses import Response
 from control_plane.context import Context, Ctx
 from control_plane.http.answers import Answer
 from control_plane.http.cursors import page
-from control_plane.http.params import MAX_INT, Cursor, JobId, Limit, Number, Texts
+from control_plane.http.params import API, MAX_INT, Cursor, JobId, Limit, Number, Texts
 from control_plane.http.problems import not_found
 from control_plane.jobs import repository as jobs
 from control_plane.series import repository
 from control_plane.series.downsample import downsample
 from control_plane.series.schemas import MetricsView, StepPage, VersionPage
 
-router = APIRouter(prefix="/jobs/{job_id}", tags=["series"])
+router = APIRouter(prefix=API + "/jobs/{job_id}", tags=["series"])
 
 MAX_SERIES = 200
 

@@ -9,14 +9,14 @@ from starlette.responses import Response
 from control_plane.context import Ctx
 from control_plane.http.answers import Answer
 from control_plane.http.cursors import page
-from control_plane.http.params import Cursor, JobId, Limit, Number, Real, Text, Texts, TrajectoryId
+from control_plane.http.params import API, Cursor, JobId, Limit, Number, Real, Text, Texts, TrajectoryId
 from control_plane.http.problems import not_found
 from control_plane.jobs import repository as jobs
 from control_plane.trajectories import repository, service
 from control_plane.trajectories.repository import Filters
 from control_plane.trajectories.schemas import AttemptPage, Tokens, Trajectory, Transcript
 
-router = APIRouter(tags=["trajectories"])
+router = APIRouter(prefix=API, tags=["trajectories"])
 
 AttemptNumber = Annotated[int | None, Query(ge=0, le=10_000, description="Default: the last with a result.")]
 

@@ -66,7 +66,7 @@ async def beat(connection: AsyncConnection, beats: Mapping[str, Mapping[str, Any
         .values(last_seen_at=func.now(), stats=cast(fresh.c.stats, JSONB))
         .returning(workers.c.worker_id, workers.c.is_draining)
     )
-    return dict(changed.tuples().all())
+    return dict(changed.all())
 
 
 async def leave(connection: AsyncConnection, worker_id: str) -> bool:
@@ -141,4 +141,4 @@ async def count_live(connection: AsyncConnection) -> dict[str, int]:
     found = await connection.execute(
         select(workers.c.kind, func.count()).where(workers.c.state == "live").group_by(workers.c.kind)
     )
-    return dict(found.tuples().all())
+    return dict(found.all())

@@ -8,12 +8,12 @@ from starlette.responses import Response
 from control_plane.context import Ctx
 from control_plane.http.answers import Answer
 from control_plane.http.cursors import page
-from control_plane.http.params import Cursor, Limit, Text
+from control_plane.http.params import API, Cursor, Limit, Text
 from control_plane.http.problems import ProblemError, not_found
 from control_plane.workers import repository
 from control_plane.workers.schemas import Kind, State, Worker, WorkerPage
 
-router = APIRouter(prefix="/workers", tags=["workers"])
+router = APIRouter(prefix=f"{API}/workers", tags=["workers"])
 
 WorkerId = Annotated[str, Path(min_length=1, max_length=300, description="name@incarnation")]
 

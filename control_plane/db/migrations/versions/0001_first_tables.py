@@ -242,6 +242,12 @@ def upgrade() -> None:
         sa.Column("published_version", sa.BigInteger(), nullable=True),
         sa.Column("replays", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("n_groups", sa.Integer(), nullable=False),
+        sa.Column(
+            "group_ids",
+            postgresql.JSONB(astext_type=sa.Text()),
+            server_default=sa.text("'[]'::jsonb"),
+            nullable=False,
+        ),
         sa.Column("n_tokens", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column(
             "metrics", postgresql.JSONB(astext_type=sa.Text()), server_default=sa.text("'{}'::jsonb"), nullable=False
