@@ -108,11 +108,9 @@ class RestClient:
             wait_s = LONG_POLL_S if follow else 0.0
             query = {"after": after, "limit": PAGE, "wait": wait_s}
             page = self._call("GET", f"/jobs/{job_id}/events", query=query, wait_s=wait_s)
-            items = page["items"]
-            yield from items
-            if items:
-                after = int(items[-1]["id"])
-            elif not follow or self.job(job_id)["phase"] in TERMINAL:
+            yield from page["items"]
+            after = int(page["next_after"])
+            if page["is_complete"] or (not page["items"] and not follow):
                 return
 
     def _call(

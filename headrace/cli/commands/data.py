@@ -54,8 +54,12 @@ def buffer(job_id: str, target: Target) -> None:
         found = api.of_job(job_id, "buffer")
     if target.as_json:
         emit_json(found)
-    else:
-        pairs(found)
+        return
+    pairs({key: found.get(key) for key in ("current_version", "alpha", "wanted")})
+    click.echo("")
+    table(found["stock"], ["state", "task", "version", "lag", "groups", "age_mean_s", "age_max_s"])
+    click.echo("")
+    table(found["in_flight"], ["task", "state", "attempts"])
 
 
 @click.command()
@@ -79,8 +83,8 @@ def weights(job_id: str, limit: int, target: Target) -> None:
 def workers(show_all: bool, target: Target) -> None:
     """List the processes that have registered."""
     with target.connect() as api:
-        found = list(api.pages("/workers", limit=10_000))
-    rows = [row for row in found if show_all or row.get("state") == "live"]
+        states = ["live", "lapsed", *(("replaced", "gone") if show_all else ())]
+        rows = list(api.pages("/workers", limit=10_000, state=states))
     if target.as_json:
         emit_json(rows)
         return

@@ -72,7 +72,8 @@ def follow_to_end(api: RestClient, job_id: str, *, as_json: bool, can_detach: bo
         note(f"detached: {job_id} goes on; headrace describe {job_id}, or headrace cancel {job_id}")
         return INTERRUPTED
     if not as_json:
-        print_report(job, Console(stderr=True))
+        steps = list(api.pages(f"/jobs/{job_id}/steps", limit=10_000))
+        print_report(job, steps, api.of_job(job_id, "ledger"), Console(stderr=True))
     if job["phase"] != "succeeded":
         note(f"job {job_id} {job['phase']}: {job.get('reason') or 'no reason given'}")
     emit_json_line(last_line(job))

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.live import Live
 
 from headrace.cli.follow.snapshot import Snapshot, read_snapshot
-from headrace.cli.follow.view import live_view, plain_line
-from headrace.client.rest import ApiError, RestClient, Unreachable
+from headrace.cli.follow.view import BAR_WIDTH, live_view, plain_line
+from headrace.client.rest import TERMINAL, ApiError, RestClient, Unreachable
 
 LOOK_S = 1.0
 UNREACHABLE_S = 60.0
@@ -22,57 +22,30 @@ def follow(api: RestClient, job_id: str, *, console: Console | None = None) -> d
     """Show the job on stderr until it is over, and return it. Raises `Unreachable` after a minute without answers."""
     console = console or Console(stderr=True)
     with ExitStack() as stack:
-        show: Callable[[Snapshot], None] = (
-            LiveShow(stack.enter_context(Live(console=console, auto_refresh=False, transient=False)))
-            if console.is_terminal
-            else LineShow(lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201 -- follows stderr as it is
-        )
+        show: Callable[[Snapshot], None]
+        if console.is_terminal:
+            live = stack.enter_context(Live(console=console, auto_refresh=False))
+            show = lambda snapshot: live.update(live_view(snapshot), refresh=True)  # noqa: E731
+        else:
+            show = LineShow(lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201 -- stderr of this moment
         while True:
-            job = _look(api, job_id)
-            snapshot = read_snapshot(job)
-            show(snapshot)
-            if snapshot.is_over:
+            job, steps = _look(api, job_id)
+            show(read_snapshot(job, steps))
+            if job["phase"] in TERMINAL:
                 return job
             time.sleep(LOOK_S)
 
 
-def _look(api: RestClient, job_id: str) -> dict[str, Any]:
+def _look(api: RestClient, job_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     deadline = time.monotonic() + UNREACHABLE_S
     while True:
         try:
-            job = api.job(job_id)
-            return {**job, "progress": {**_extras(api, job_id), **(job.get("progress") or {})}}
+            return api.job(job_id), api.of_job(job_id, "steps", limit=BAR_WIDTH)["items"]
         except (Unreachable, ApiError) as error:
             is_final = isinstance(error, ApiError) and error.status < 500
             if is_final or time.monotonic() > deadline:
                 raise
         time.sleep(LOOK_S)
-
-
-def _extras(api: RestClient, job_id: str) -> dict[str, Any]:
-    """The buffer's counts, where the job's own progress does not carry them."""
-    try:
-        counts = api.of_job(job_id, "buffer").get("counts")
-    except (Unreachable, ApiError):
-        return {}
-    return {"buffer": counts} if isinstance(counts, Mapping) else {}
-
-
-class LiveShow:
-    """The panels, redrawn in place."""
-
-    def __init__(self, live: Live) -> None:
-        self._live = live
-        self._curves: dict[str, list[float]] = {}
-        self._step = -1
-
-    def __call__(self, snapshot: Snapshot) -> None:
-        if snapshot.step != self._step:
-            self._step = snapshot.step
-            for task in snapshot.tasks:
-                if task.recent is not None:
-                    self._curves.setdefault(task.name, []).append(task.recent)
-        self._live.update(live_view(snapshot, self._curves), refresh=True)
 
 
 class LineShow:
@@ -84,7 +57,7 @@ class LineShow:
         self._at = 0.0
 
     def __call__(self, snapshot: Snapshot) -> None:
-        what = (snapshot.phase, snapshot.step, snapshot.detail)
+        what = (snapshot.phase, snapshot.step, bool(snapshot.detail))
         now = time.monotonic()
         if what != self._shown or now - self._at > QUIET_S:
             self._shown, self._at = what, now

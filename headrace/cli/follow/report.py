@@ -1,13 +1,15 @@
-"""The end of a job: a table for people, and one line of JSON for programs."""
+"""The end of a job: tables for people, and one line of JSON for programs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from headrace.cli.follow.view import share
+from headrace.cli.follow.snapshot import mean_seconds
+from headrace.cli.follow.view import BUSY, WALL, WALL_REST, share
 
+MODES = ("sampled", "greedy")
 KEYS = (
     "steps",
     "train_s",
@@ -29,19 +31,20 @@ def last_line(job: Mapping[str, Any]) -> dict[str, Any]:
     return {"job": job["id"], "tasks": tasks, **{key: result.get(key) for key in KEYS}}
 
 
-MODES = ("sampled", "greedy")
-
-
-def print_report(job: Mapping[str, Any], console: Console) -> None:
-    """Held-out success, time, ledger, and where the model lies."""
+def print_report(
+    job: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], ledger: Mapping[str, Any], console: Console
+) -> None:
+    """Held-out success, where the time went, the ledger, and where the model lies."""
     result: Mapping[str, Any] = job.get("result") or {}
     if result.get("tasks"):
         console.print(_success(result["tasks"]))
+    committed = [step for step in steps if step["state"] == "committed"]
+    if committed:
+        console.print(_time(mean_seconds(committed)))
     rows = [
-        ("steps", f"{result.get('steps', job.get('step'))} of {job.get('max_steps')}"),
-        ("time", _times(result)),
-        ("seconds per step", _pairs(result.get("seconds"))),
-        ("ledger", _ledger(result)),
+        ("steps", f"{result.get('steps', job.get('step'))} of {job.get('max_steps')}{_spread(committed)}"),
+        ("time", ", ".join(f"{name} {result[key]:.1f} s" for name, key in TIMES if result.get(key) is not None)),
+        *(("ledger", line) for line in _equations(ledger)),
         ("max trained lag", result.get("max_trained_lag")),
         ("engine/trainer logprob gap", _scientific(result.get("engine_trainer_logprob_gap"))),
         ("model", result.get("model")),
@@ -51,6 +54,9 @@ def print_report(job: Mapping[str, Any], console: Console) -> None:
         if value not in (None, ""):
             grid.add_row(name, str(value))
     console.print(grid)
+
+
+TIMES = (("job", "wall_s"), ("training", "train_s"))
 
 
 def _success(tasks: Mapping[str, Any]) -> Table:
@@ -70,28 +76,35 @@ def _cells(told: Mapping[str, float | None]) -> tuple[str, str, str]:
     return share(before), share(after), rise
 
 
-def _times(result: Mapping[str, Any]) -> str:
-    step_s: Mapping[str, float] = result.get("step_s") or {}
-    words = [
-        f"{name} {result[key]:.1f} s" for name, key in (("job", "wall_s"), ("train", "train_s")) if result.get(key)
-    ]
-    words += [f"step {name} {value:.2f} s" for name, value in step_s.items()]
-    return ", ".join(words)
+def _time(seconds: Mapping[str, float]) -> Table:
+    table = Table(title="seconds per step, mean")
+    table.add_column("wall, adds up")
+    table.add_column("s", justify="right")
+    table.add_column("busy meanwhile")
+    table.add_column("s", justify="right")
+    wall = [(label, seconds.get(name, 0.0)) for label, name in (*WALL, WALL_REST, ("step", "step"))]
+    busy = [(label, seconds.get(name, 0.0)) for label, name in BUSY]
+    for row in range(max(len(wall), len(busy))):
+        cells = [side[row] if row < len(side) else ("", None) for side in (wall, busy)]
+        table.add_row(*(text for label, value in cells for text in (label, "" if value is None else f"{value:.3f}")))
+    return table
 
 
-def _pairs(seconds: Mapping[str, float] | None) -> str:
-    return ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in (seconds or {}).items())
-
-
-def _ledger(result: Mapping[str, Any]) -> str:
-    balanced = result.get("ledger_balanced")
-    if balanced is None:
+def _spread(steps: Sequence[Mapping[str, Any]]) -> str:
+    lengths = sorted(step["seconds"]["step"] for step in steps if "step" in step["seconds"])
+    if not lengths:
         return ""
-    ledger: Mapping[str, Any] = result.get("ledger") or {}
-    exits = ", ".join(f"{reason} {count}" for reason, count in (ledger.get("exits") or {}).items() if count)
-    counts = [f"{key.replace('_', ' ')} {ledger[key]}" for key in ("issued", "trained", "in_flight") if key in ledger]
-    words = ["balanced" if balanced else "DOES NOT BALANCE", *counts]
-    return ", ".join([*words, f"lost by name: {exits}"] if exits else words)
+    return f"; a step took {lengths[len(lengths) // 2]:.2f} s in the median, {lengths[-1]:.2f} s at most"
+
+
+def _equations(ledger: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for side in ledger.get("equations", []):
+        parts = {**side["used"], **side["exits"], **side["in_flight"]}
+        counts = " + ".join(f"{count} {state}" for state, count in parts.items())
+        word = "balanced" if side["balanced"] else "DOES NOT BALANCE"
+        lines.append(f"{side['purpose']}: {side['left']} issued = {counts or 0}, {word}")
+    return lines
 
 
 def _scientific(value: float | None) -> str | None:

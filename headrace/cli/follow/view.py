@@ -1,6 +1,6 @@
 """How a snapshot looks: panels in a terminal, one line elsewhere."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -14,13 +14,27 @@ from headrace.cli.output import duration
 BLOCKS = " ▁▂▃▄▅▆▇█"
 BAR_WIDTH = 28
 
+# Consecutive parts of a step, from one commit to the next: they add up to it.
+WALL = (("buffer wait", "buffer_wait"), ("train", "train_wall"), ("exposed pull", "exposed_pull"), ("load", "load"))
+WALL_REST = ("overhead", "overhead")
+# How long each resource worked meanwhile; these overlap with the wall and with each other.
+BUSY = (
+    ("generation", "busy/generation"),
+    ("environment", "busy/environment"),
+    ("reward", "busy/reward"),
+    ("push", "push"),
+    ("KV rebuild", "kv_rebuild"),
+)
+
 
 def plain_line(snapshot: Snapshot) -> str:
     """One line for a log or a pipe."""
     words = [f"{snapshot.phase} step {snapshot.step}/{snapshot.max_steps}"]
     if snapshot.detail:
         words.append(snapshot.detail)
-    words += [f"{task.name} {_best(task.recent, task.sampled)}" for task in snapshot.tasks]
+    for task in snapshot.tasks:
+        value = task.recent if task.recent is not None else task.sampled
+        words.append(f"{task.name} {'-' if value is None else f'{value:.2f}'}")
     if snapshot.lag_mean is not None:
         words.append(f"lag {snapshot.lag_mean:.2f}")
     if snapshot.step_s is not None:
@@ -30,20 +44,13 @@ def plain_line(snapshot: Snapshot) -> str:
     return "  ".join(words)
 
 
-def _best(recent: float | None, heldout: float | None) -> str:
-    value = recent if recent is not None else heldout
-    return "-" if value is None else f"{value:.2f}"
-
-
-def live_view(snapshot: Snapshot, curves: Mapping[str, list[float]]) -> Panel:
-    """The whole view. `curves` holds the recent training reward of each task, oldest first."""
-    parts: list[RenderableType] = [_progress(snapshot), Text(), _tasks(snapshot, curves), Text(), _facts(snapshot)]
+def live_view(snapshot: Snapshot) -> Panel:
+    """The whole view."""
+    parts: list[RenderableType] = [_progress(snapshot), Text(), _tasks(snapshot), Text(), _facts(snapshot)]
     if snapshot.seconds:
-        parts += [Text(), _seconds(snapshot.seconds)]
+        parts += [Text(), _time(snapshot.seconds)]
     title = f"{snapshot.name}  {snapshot.job_id}"
-    return Panel(
-        Group(*parts), title=title, subtitle="Ctrl-C detaches; the job goes on", border_style=_colour(snapshot)
-    )
+    return Panel(Group(*parts), title=title, border_style=_colour(snapshot))
 
 
 def _colour(snapshot: Snapshot) -> str:
@@ -52,29 +59,25 @@ def _colour(snapshot: Snapshot) -> str:
 
 def _progress(snapshot: Snapshot) -> Table:
     grid = Table.grid(padding=(0, 2))
-    pace = f"{snapshot.step_s:.2f} s/step" if snapshot.step_s is not None else ""
-    eta = f"eta {duration(snapshot.eta_s)}" if snapshot.eta_s is not None else ""
     grid.add_row(
         Text(snapshot.phase, style="bold"),
         f"step {snapshot.step}/{snapshot.max_steps}",
         ProgressBar(total=max(snapshot.max_steps, 1), completed=snapshot.step, width=BAR_WIDTH),
-        pace,
-        eta,
+        f"{snapshot.step_s:.2f} s/step" if snapshot.step_s is not None else "",
+        f"eta {duration(snapshot.eta_s)}" if snapshot.eta_s is not None else "",
         Text(snapshot.detail, style="dim"),
     )
     return grid
 
 
-def _tasks(snapshot: Snapshot, curves: Mapping[str, list[float]]) -> Table:
+def _tasks(snapshot: Snapshot) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2))
     for heading in ("task", "held-out sampled", "held-out greedy", "training reward"):
         table.add_column(heading, justify="left" if heading == "task" else "right")
     table.add_column("")
     for task in snapshot.tasks:
-        curve = curves.get(task.name, [])
-        table.add_row(
-            task.name, share(task.sampled), share(task.greedy), share(task.recent), Text(sparkline(curve), "green")
-        )
+        curve = Text(sparkline(task.curve), "green")
+        table.add_row(task.name, share(task.sampled), share(task.greedy), share(task.recent), curve)
     return table
 
 
@@ -83,10 +86,9 @@ def share(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def sparkline(values: list[float], width: int = BAR_WIDTH) -> str:
+def sparkline(values: Sequence[float], width: int = BAR_WIDTH) -> str:
     """Values of 0 to 1 as blocks, the newest at the right."""
-    shown = values[-width:]
-    return "".join(BLOCKS[round(min(max(value, 0.0), 1.0) * (len(BLOCKS) - 1))] for value in shown)
+    return "".join(BLOCKS[round(min(max(value, 0.0), 1.0) * (len(BLOCKS) - 1))] for value in values[-width:])
 
 
 def _facts(snapshot: Snapshot) -> Table:
@@ -99,10 +101,13 @@ def _facts(snapshot: Snapshot) -> Table:
     return grid
 
 
-def _seconds(seconds: Mapping[str, float]) -> Table:
+def _time(seconds: Mapping[str, float]) -> Table:
     grid = Table.grid(padding=(0, 2))
-    total = sum(seconds.values()) or 1.0
-    for name, value in sorted(seconds.items(), key=lambda item: -item[1]):
-        bar = "█" * max(round(value / total * BAR_WIDTH), 1 if value else 0)
-        grid.add_row(Text(name.replace("_", " "), style="dim"), f"{value:6.3f} s", Text(bar, style="cyan"))
+    whole = seconds.get("step") or 1.0
+    for label, name in (*WALL, WALL_REST):
+        value = seconds.get(name, 0.0)
+        bar = "█" * min(max(round(value / whole * BAR_WIDTH), 1 if value > 0 else 0), BAR_WIDTH)
+        grid.add_row(Text(label, style="dim"), f"{value:6.3f} s", Text(bar, style="cyan"))
+    busy = "  ".join(f"{label} {seconds[name]:.2f} s" for label, name in BUSY if name in seconds)
+    grid.add_row(Text("meanwhile", style="dim"), "", busy)
     return grid
