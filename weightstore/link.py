@@ -26,10 +26,8 @@ class Link:
 
     def __init__(self, transport: ucx.Transport, *, is_loopback: bool) -> None:
         context = ucx.context(transport, is_loopback=is_loopback)
-        from ucxx._lib import arr, libucxx  # type: ignore[import-untyped]  # only after UCX has its settings
-
+        libucxx, self._array = ucx.load()
         self._ucxx = libucxx
-        self._array = arr.Array
         self.transport = transport
         try:
             self._worker: Any = libucxx.UCXWorker(context, enable_delayed_submission=False, enable_python_future=False)
@@ -61,7 +59,9 @@ class Link:
             address = self._ucxx.UCXAddress.create_from_buffer(bytearray(peer_address))
             self._endpoint = self._worker.create_endpoint_from_worker_address(address, True)
         except self._ucxx.UCXError as error:
-            raise TransportDowngraded(f"the peer is not reachable over {self.transport}: {error}") from error
+            raise TransportDowngraded(
+                f"the peer is not reachable over {self.transport} ({error}); choose the transport tcp if it must be"
+            ) from error
         self.lanes = ucx.check_lanes(self._endpoint, self.transport)
 
     def new_tag(self) -> int:

@@ -21,6 +21,7 @@ from headrace.client.weights import manifest_to_wire
 from headrace.core.weights.errors import PeerLost
 from headrace.core.weights.manifest import Manifest, VersionId
 from headrace.wire.weights.v1 import weights_pb2 as pb
+from weightstore import ucx
 from weightstore.memory import BufferPool
 from weightstore.peer import Peer, Session, Wanted, wanted_transport
 from weightstore.snapshot import Array, Content, Snapshot, take_snapshot
@@ -71,6 +72,7 @@ class Publisher:
             raise ValueError("a publisher needs a node's address and keeps at least one snapshot")
         client = f"publisher-{os.getpid()}"
         wanted = wanted_transport(transport)
+        ucx.load()
         self._peers = [Peer(address, client=client, transport=wanted) for address in addresses]
         self._bucket_bytes = bucket_bytes
         self._keep_snapshots = keep_snapshots

@@ -19,6 +19,7 @@ from headrace.core.weights.errors import PeerLost
 from headrace.core.weights.manifest import Manifest
 from headrace.core.weights.receive import ReceivePlan
 from headrace.wire.weights.v1 import weights_pb2 as pb
+from weightstore import ucx
 from weightstore.digest import digest_of, digest_of_async
 from weightstore.memory import BufferPool, Bytes
 from weightstore.peer import Peer, Session, Wanted, wanted_transport
@@ -155,6 +156,7 @@ class Puller:
 
     def __init__(self, *, transport: Wanted | None = None) -> None:
         self._transport = wanted_transport(transport)
+        ucx.load()
         self._peers: dict[str, Peer] = {}
         self._pool = BufferPool()
         self._staged: dict[StagedVersion, Staging] = {}

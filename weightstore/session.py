@@ -29,6 +29,7 @@ class Sessions:
     def __init__(self, *, idle_s: float) -> None:
         self._idle_s = idle_s
         self._sessions: dict[int, Session] = {}
+        ucx.load()
         self._identity = ucx.host_identity()
 
     def __len__(self) -> int:

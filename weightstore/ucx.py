@@ -1,4 +1,4 @@
-"""UCX contexts and what they say about themselves. Nothing of ucxx is imported before the first context is made.
+"""UCX contexts and what they say about themselves. Nothing of ucxx is imported before `load`.
 
 A context carries exactly one transport: a connection that cannot use it fails instead of running over a slower one.
 """
@@ -34,12 +34,19 @@ _FIELD_TRANSPORTS = 1 << 3
 
 
 @functools.cache
-def context(transport: Transport, *, is_loopback: bool) -> Any:
-    """The process's context for this transport; over loopback TCP listens on `lo` alone."""
+def load() -> tuple[Any, Any]:
+    """ucxx, with the settings in place. Half a second the first time; call it before a deadline runs."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
-    from ucxx._lib import libucxx  # type: ignore[import-untyped]  # the settings have to be there before UCX is loaded
+    from ucxx._lib import arr, libucxx  # type: ignore[import-untyped]  # only after UCX has its settings
 
+    return libucxx, arr.Array
+
+
+@functools.cache
+def context(transport: Transport, *, is_loopback: bool) -> Any:
+    """The process's context for this transport; over loopback TCP listens on `lo` alone."""
+    libucxx, _ = load()
     options = {"TLS": _UCX_NAME[transport]}
     if transport == "tcp" and is_loopback:
         options["NET_DEVICES"] = "lo"

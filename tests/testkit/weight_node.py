@@ -90,6 +90,14 @@ class ChildProcess:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
+    async def pause(self) -> None:
+        """A moment for the process to get on."""
+        await asyncio.sleep(0.05)
+
+    async def exit_code(self) -> int:
+        async with asyncio.timeout(START_S):
+            return await self.process.wait()
+
     async def kill(self) -> None:
         with suppress(ProcessLookupError):
             self.process.kill()

@@ -72,8 +72,8 @@ async def test_a_node_killed_in_bucket_four_of_ten(transport: Any, monkeypatch: 
             after_buckets(patch, 4, lambda: process.signal(signal.SIGKILL))
             started_s = time.monotonic()
             with pytest.raises(DeadlinePassed):
-                await puller.pull(new.manifest, address, deadline_s=3)
-            assert time.monotonic() - started_s < 4
+                await puller.pull(new.manifest, address, deadline_s=1.5)
+            assert time.monotonic() - started_s < 2.5
         for name, array in ten_buckets(0).items():
             np.testing.assert_array_equal(old.tensors()[name], array)
         assert list(puller.staged) == [0]
