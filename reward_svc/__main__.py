@@ -1,6 +1,11 @@
 """`python -m reward_svc worker`: one reward worker."""
 
+import signal
 import sys
+import warnings
+from types import FrameType
+
+from celery.exceptions import SecurityWarning
 
 from headrace.service.logging import configure_logging
 from headrace.service.metrics import serve_metrics
@@ -15,6 +20,10 @@ USAGE = "usage: python -m reward_svc worker [--broker-url URL] [--control-addres
 
 def work(settings: RewardSettings) -> None:
     """Take tasks until SIGTERM, which lets the batch in hand finish."""
+    # Celery's own handlers come later; a signal before them must end the process just as well.
+    signal.signal(signal.SIGTERM, _leave)
+    # It warns root about pickled messages; this worker reads JSON alone.
+    warnings.simplefilter("ignore", SecurityWarning)
     tally = Tally()
     control = ControlThread(settings, tally)
     scorer = Scorer(control, tally, grader_memory_mb=settings.grader_memory_mb)
@@ -30,12 +39,16 @@ def work(settings: RewardSettings) -> None:
             f"--hostname={control.worker_id}",
         ]
         quiet = ["--pool=threads", "--without-gossip", "--without-mingle", "--without-heartbeat"]
-        app.worker_main(["worker", *quiet, *options, f"--loglevel={settings.log_level}"])
+        app.worker_main(["--quiet", "worker", *quiet, *options, f"--loglevel={settings.log_level}"])
     finally:
         scorer.close()
         control.stop()
         if metrics is not None:
             metrics.close()
+
+
+def _leave(_signal: int, _frame: FrameType | None) -> None:
+    raise SystemExit(0)
 
 
 def main() -> None:

@@ -63,13 +63,15 @@ def grade(grader: Callable[..., Any], document: Mapping[str, Any]) -> Score:
     """Call a grader, sync or async, on one attempt's document.
 
     Raises:
-        GraderFault: ``grader_signature``, ``grader_error`` (it raised), ``bad_return`` or ``not_finite``.
+        GraderFault: ``grader_signature``, ``grader_error`` (it raised), ``memory``, ``bad_return`` or ``not_finite``.
     """
     args, kwargs = arguments(grader, values(document))
     try:
         result = grader(*args, **kwargs)
         if inspect.isawaitable(result):
             result = asyncio.run(_await(result))
+    except MemoryError as error:
+        raise GraderFault("memory", "the grader wanted more memory than it may have (--grader-memory-mb)") from error
     except Exception as error:
         raise GraderFault("grader_error", f"{type(error).__name__}: {error}", retryable=True) from error
     return as_score(result)

@@ -41,8 +41,6 @@ def _answer(graders: dict[str, Callable[..., Any]], request: dict[str, Any]) -> 
         return {"score": score.value, "components": score.components}
     except GraderFault as fault:
         return {"fault": {"code": fault.code, "detail": fault.detail, "retryable": fault.retryable}}
-    except MemoryError:
-        return {"fault": {"code": "memory", "detail": "the grader ran out of memory", "retryable": False}}
 
 
 def _read(stream: BinaryIO) -> dict[str, Any] | None:

@@ -40,6 +40,7 @@ class RunnerSide:
     outcomes: list[environments_pb2.Outcome] = field(default_factory=list)
     opened: environments_pb2.JobOpened | None = None
     error: Exception | None = None
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _came: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def __aenter__(self) -> "RunnerSide":
@@ -62,7 +63,8 @@ class RunnerSide:
         await self._channel.close(None)
 
     async def send(self, *commands: environments_pb2.AssignmentCommand) -> None:
-        await self._call.write(environments_pb2.AssignmentFrame(commands=commands))
+        async with self._writing:  # a call takes one write at a time
+            await self._call.write(environments_pb2.AssignmentFrame(commands=commands))
 
     async def assign(self, trajectory_id: str, *, attempt: int = 1, **more: Any) -> None:
         """Begin an attempt of the task ``echo``."""
