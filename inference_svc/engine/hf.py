@@ -199,12 +199,7 @@ class HfEngine:
 
     def _advance(self) -> bool:
         """Admit what fits and make one step; False if there was nothing to do."""
-        while self._waiting:
-            request = self._live[self._waiting[0]].request
-            if not self._batch.can_admit(request):
-                break
-            self._batch.admit(request)
-            self._waiting.popleft()
+        self._admit_waiting()
         if self._batch.running == 0:
             return False
         started_at = time.perf_counter()
@@ -214,6 +209,28 @@ class HfEngine:
         self._generated += len(sampled)
         self._send([self._chunk(token) for token in sampled])
         return True
+
+    def _admit_waiting(self) -> None:
+        """Give free lanes away in order of arrival.
+
+        Siblings of a group arrive together with one prompt. The first computes it; the others are held back for the
+        one step after which they find it in the cache.
+        """
+        computed_now: set[tuple[int, ...]] = set()
+        held: list[str] = []
+        while self._waiting:
+            request = self._live[self._waiting[0]].request
+            prefix = self._batch.shareable_prefix(request)
+            if prefix in computed_now and not self._batch.is_cached(prefix):
+                held.append(self._waiting.popleft())
+                continue
+            if not self._batch.can_admit(request):
+                break
+            self._batch.admit(request)
+            self._waiting.popleft()
+            if prefix:
+                computed_now.add(prefix)
+        self._waiting.extendleft(reversed(held))
 
     def _chunk(self, token: Sampled) -> TokenChunk:
         live = self._live[token.request_id]

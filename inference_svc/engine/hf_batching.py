@@ -136,6 +136,16 @@ class PagedBatch:
         n_new = request.sampling.max_new_tokens - request.n_generated_before
         return -(-(len(request.token_ids) + n_new) // self.settings.page_size)
 
+    def shareable_prefix(self, request: EngineRequest) -> tuple[int, ...]:
+        """The full pages of a request's tokens; its last token is always computed, so it never counts."""
+        page_size = self.settings.page_size
+        return tuple(request.token_ids[: (len(request.token_ids) - 1) // page_size * page_size])
+
+    def is_cached(self, prefix: tuple[int, ...]) -> bool:
+        """Whether the cache holds all pages of a shareable prefix."""
+        n_pages = len(prefix) // self.settings.page_size
+        return len(self._allocator.match_prefix_blocks([*prefix, 0])) == n_pages
+
     def admit(self, request: EngineRequest) -> None:
         """Give the request a lane; it takes part in the next step."""
         request_id = request.request_id

@@ -177,8 +177,15 @@ class WorkerService:
     def _spawn(self, work: Any) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
         return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        """Anything that a task did not answer itself is a defect: the process ends by it."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._failed.done():
+            self._failed.set_exception(error)
 
     def _emit(self, event: msg.Event) -> None:
         if self._session is not None:
@@ -230,8 +237,7 @@ class WorkerService:
                     self._flush = loop.call_later(self._identity.chunk_linger_s, self._flush_merger)
         except EngineDied as error:
             log.error("engine_died", reason=str(error))
-            if not self._failed.done():
-                self._failed.set_exception(error)
+            raise
 
     def _flush_merger(self) -> None:
         self._flush = None

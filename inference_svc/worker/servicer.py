@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from headrace.client.weights import manifest_from_wire
 from headrace.core.weights.errors import WeightsError
@@ -70,6 +71,8 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
                 self._report(writer),
                 _until(superseded),
             )
+        except BadCommand as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
             self._service.end(session)
         if self._closing.is_set():
@@ -141,7 +144,7 @@ def _add_from_wire(add: engine_pb2.AddRequest) -> msg.Add:
 def _prefetch_from_wire(prefetch: engine_pb2.PrefetchWeights) -> msg.Prefetch:
     try:
         manifest = manifest_from_wire(weights_pb2.Manifest.FromString(prefetch.manifest))
-    except (WeightsError, ValueError) as error:
+    except (WeightsError, DecodeError, ValueError) as error:
         raise BadCommand(f"manifest of version {prefetch.policy_version}: {error}") from error
     return msg.Prefetch(prefetch.policy_version, prefetch.node_address, manifest, prefetch.deadline_s)
 

@@ -73,6 +73,26 @@ async def test_loads_do_not_shrink_the_cache(harness: HfHarness) -> None:
         assert len((await collector.finished(f"end-{lane}")).ids) == 40
 
 
+async def test_siblings_compute_their_prompt_once(harness: HfHarness) -> None:
+    collector = Collector(harness.engine)
+    prompt = prompt_of(97)
+    for seed in range(4):
+        harness.engine.add(request_of(f"alone-{seed}", prompt, seed=seed))
+        await collector.finished(f"alone-{seed}")
+    await harness.engine.load(2, "digest-2", harness.tensors(1))
+    await harness.engine.pause()
+    before = harness.engine.stats()
+    for seed in range(4):
+        harness.engine.add(request_of(f"sibling-{seed}", prompt, seed=seed))
+    await harness.engine.resume()
+    for seed in range(4):
+        received = await collector.finished(f"sibling-{seed}")
+        assert received.ids == collector.so_far(f"alone-{seed}").ids
+    after = harness.engine.stats()
+    assert after.prefill_tokens - before.prefill_tokens == 97 + 3 * 1
+    assert after.prefix_hit_tokens - before.prefix_hit_tokens == 3 * 96
+
+
 async def test_a_small_cache_serves_more_than_it_can_hold_at_once(harness: HfHarness) -> None:
     collector = Collector(harness.engine)
     for n in range(40):

@@ -17,7 +17,7 @@ from headrace.core.weights.errors import PeerLost
 from headrace.core.weights.manifest import Manifest
 from headrace.service.grpc import server
 from headrace.wire.common.v1 import common_pb2
-from headrace.wire.engine.v1 import engine_pb2_grpc
+from headrace.wire.engine.v1 import engine_pb2, engine_pb2_grpc
 from inference_svc.engine.engine import EngineDied
 from inference_svc.engine.sampling import log_softmax
 from inference_svc.worker.build import build_engine
@@ -300,6 +300,23 @@ async def test_another_job_starts_from_nothing(worker: Worker, client: EngineCli
     assert client.hellos[-1].max_running == 3
     await client.send(add("late", PROMPT))
     assert set((await client.finished("late")).versions) == {0}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        engine_pb2.EngineCommand(),
+        engine_pb2.EngineCommand(prefetch=engine_pb2.PrefetchWeights(policy_version=2, manifest=b"\xff\xff")),
+    ],
+)
+async def test_a_command_that_cannot_be_read_ends_the_stream_and_not_the_worker(
+    worker: Worker, client: EngineClient, command: engine_pb2.EngineCommand
+) -> None:
+    await client.send(command)
+    await client.ended()
+    fresh = await worker.client()
+    await fresh.send(add("turn", PROMPT))
+    assert len((await fresh.finished("turn")).ids) == 8
 
 
 async def test_statistics_come_on_the_stream(client: EngineClient) -> None:
