@@ -93,9 +93,10 @@ class Fleet:
     def check(self) -> None:
         for worker in self.workers.values():
             worker.check()
-        n_pinned = sum(worker.is_pinned for worker in self.workers.values())
-        if n_pinned > (self._pin.n_workers if self._pin else 0):
-            raise TableError(f"{n_pinned} workers are held for {self._pin}")
+        pinned = [worker for worker in self.workers.values() if worker.is_pinned]
+        wanted = (self._pin.policy_version, self._pin.n_workers) if self._pin else (None, 0)
+        if len(pinned) > wanted[1] or any(worker.serving_version != wanted[0] for worker in pinned):
+            raise TableError(f"held: {[(w.worker_id, w.serving_version) for w in pinned]}, wanted: {wanted}")
 
     def _raise_floor(self, policy_version: int, asked: Iterable[Worker]) -> None:
         if any(not worker.is_pinned for worker in asked):

@@ -14,6 +14,7 @@ from headrace.core.requests.events import (
     RolloutPaused,
     RolloutResumed,
     Ticked,
+    VersionPinned,
     WeightUpdateAsked,
     WorkerReleased,
 )
@@ -337,6 +338,71 @@ class TestCallers:
         (refusal,) = World().table.handle(GenerationStarted(1, "r", 1, prompt, Sampling(limit)), 0.0)
         assert isinstance(refusal, EmitChunk)
         assert refusal.fault is not None and (refusal.fault.code, refusal.fault.retryable) == (code, False)
+
+    def test_tokens_thrown_away_in_its_absence_are_named_when_the_caller_is_back(self) -> None:
+        world = one_worker()
+        call = world.start("r", 12)
+        world.step("w@1", 3)
+        world.leave(1)
+        world.tick(0.8)
+        world.feed(WeightUpdateAsked(1, LoadMode.DISCARD))
+        world.step("w@1")
+        world.come_back(1, 2)
+        world.settle()
+        assert (call.versions, world.table.counts.discarded_tokens) == ([1] * 12, 3)
+
+    def test_a_caller_that_leaves_before_it_heard_of_the_discard_hears_it_later(self) -> None:
+        world = one_worker()
+        call = world.start("r", 12)
+        world.step("w@1", 3)
+        world.feed(WeightUpdateAsked(1, LoadMode.DISCARD))
+        world.step("w@1", 0)
+        world.leave(1)
+        world.come_back(1, 2)
+        world.settle()
+        assert (call.versions, world.table.counts.discarded_tokens) == ([1] * 12, 3)
+
+
+class TestHolds:
+    def test_a_held_worker_keeps_its_version_until_the_hold_ends(self) -> None:
+        world = one_worker(max_running=4)
+        world.join("v@1", 0, 4)
+        world.feed(VersionPinned(0, 1))
+        assert [worker.worker_id for worker in world.table.workers if worker.is_pinned] == ["v@1"]
+        world.feed(WeightUpdateAsked(1))
+        world.step("w@1")
+        evaluation = world.start("eval", 3, purpose=Purpose.EVAL, pinned_version=0)
+        training = world.start("train", 3)
+        assert [add.worker_id for add in world.adds] == ["v@1", "w@1"]
+        world.settle()
+        assert (evaluation.versions, training.versions) == ([0] * 3, [1] * 3)
+        world.feed(VersionPinned(0, 0))
+        world.step("v@1")
+        assert [worker.serving_version for worker in world.table.workers] == [1, 1]
+
+    def test_another_worker_takes_over_the_hold_of_a_lost_one(self) -> None:
+        world = one_worker()
+        world.join("v@1", 0)
+        world.feed(VersionPinned(0, 1))
+        world.kill("v@1")
+        assert [worker.is_pinned for worker in world.table.workers] == [True]
+
+    def test_a_worker_that_is_held_alone_serves_training_and_the_floor_waits(self) -> None:
+        world = one_worker()
+        world.feed(VersionPinned(0, 1))
+        world.feed(WeightUpdateAsked(1))
+        call = world.start("train", 3)
+        world.settle()
+        assert (call.versions, world.table.min_version) == ([0] * 3, 0)
+        world.feed(VersionPinned(0, 0))
+        assert world.table.min_version == 1
+
+    def test_fewer_are_held_when_fewer_are_asked_for(self) -> None:
+        world = one_worker()
+        world.join("v@1", 0)
+        world.feed(VersionPinned(0, 2))
+        world.feed(VersionPinned(0, 1))
+        assert sum(worker.is_pinned for worker in world.table.workers) == 1
 
 
 class TestOrder:
