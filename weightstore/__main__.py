@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from headrace.service.app import ServiceApp, run_service
 from headrace.wire.weights.v1 import weights_pb2, weights_pb2_grpc
+from weightstore.metrics import show
 from weightstore.node import Node
 from weightstore.servicer import WeightsServicer
 from weightstore.settings import NodeSettings
@@ -25,6 +26,7 @@ async def serve(settings: NodeSettings) -> None:
         }
 
     app.on_stats = stats
+    show(node)
     servicer = WeightsServicer(node, app.incarnation)
     weights_pb2_grpc.add_WeightsServicer_to_server(servicer, app.server)  # type: ignore[no-untyped-call]
     app.add_service(weights_pb2.DESCRIPTOR.services_by_name["Weights"].full_name)

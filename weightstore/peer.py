@@ -24,6 +24,7 @@ Answer = TypeVar("Answer")
 TRANSPORT_VARIABLE = "HEADRACE_WEIGHTS_TRANSPORT"
 TRIES = 3
 FAREWELL_S = 1.0
+REACH_S = 5.0  # a node that restarts at the same address is back by then
 _LOOPBACK_HOSTS = ("127.", "localhost", "[::1]", "::1")
 
 
@@ -33,6 +34,10 @@ def wanted_transport(given: Wanted | None) -> Wanted:
     if wanted not in ("auto", "shm", "tcp"):
         raise ValueError(f"{TRANSPORT_VARIABLE} is {wanted!r}; choose auto, shm or tcp")
     return cast(Wanted, wanted)
+
+
+class Unreachable(PeerLost):
+    """Nobody listens at the node's address, and has not for a while: it may have another one by now."""
 
 
 class Session:
@@ -58,6 +63,10 @@ class Peer:
         self._lock = asyncio.Lock()
         self._farewells: set[asyncio.Task[None]] = set()
 
+    @property
+    def is_busy(self) -> bool:
+        return self._lock.locked()
+
     async def transfer(self, deadline_s: float, work: Callable[[Session, float], Awaitable[Answer]]) -> Answer:
         """Runs `work(session, seconds left)`, again on a new session when the peer was lost and time is left.
 
@@ -79,6 +88,8 @@ class Peer:
                 return await work(session, max(give_up_s - time.monotonic(), 0.0))
             except grpc.RpcError as failure:
                 error = error_of(failure)
+            except Unreachable:
+                raise
             except PeerLost as lost:
                 error = lost
             if not isinstance(error, PeerLost):
@@ -92,20 +103,25 @@ class Peer:
             return self._session
         self.drop_session()
         is_loopback = self.address.startswith(_LOOPBACK_HOSTS)
-        reply = await self.stub.OpenSession(
-            pb.OpenSessionRequest(
-                client=self._client,
-                host_identity=ucx.host_identity(),
-                transport=self._transport,
-                is_loopback=is_loopback,
-            ),
-            timeout=max(give_up_s - time.monotonic(), 0.0),
-            wait_for_ready=True,
+        request = pb.OpenSessionRequest(
+            client=self._client,
+            host_identity=ucx.host_identity(),
+            transport=self._transport,
+            is_loopback=is_loopback,
         )
+        reply = await self._reach(request, max(give_up_s - time.monotonic(), 0.0))
         link = Link(reply.transport, is_loopback=is_loopback)
         self._session = Session(reply.session, link, chunk_bytes=reply.chunk_bytes, window=reply.window)
         link.connect(reply.ucx_address)
         return self._session
+
+    async def _reach(self, request: pb.OpenSessionRequest, left_s: float) -> Any:
+        try:
+            return await self.stub.OpenSession(request, timeout=min(left_s, REACH_S), wait_for_ready=True)
+        except grpc.aio.AioRpcError as failure:
+            if failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED and left_s > REACH_S:
+                raise Unreachable(f"weight node {self.address} was not reachable for {REACH_S} s") from None
+            raise
 
     def drop_session(self) -> bool:
         """Destroys the link. False: memory that was posted to it must not be used again."""

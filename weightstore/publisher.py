@@ -68,12 +68,11 @@ class Publisher:
         bucket_bytes: int = BUCKET_BYTES,
         keep_snapshots: int = 2,
     ) -> None:
-        if not addresses or keep_snapshots < 1:
-            raise ValueError("a publisher needs a node's address and keeps at least one snapshot")
-        client = f"publisher-{os.getpid()}"
-        wanted = wanted_transport(transport)
+        if keep_snapshots < 1:
+            raise ValueError(f"a publisher keeps at least one snapshot, not {keep_snapshots}")
+        self._wanted = wanted_transport(transport)
         ucx.load()
-        self._peers = [Peer(address, client=client, transport=wanted) for address in addresses]
+        self._peers = self._reach(addresses)
         self._bucket_bytes = bucket_bytes
         self._keep_snapshots = keep_snapshots
         self._pool = BufferPool()
@@ -110,7 +109,8 @@ class Publisher:
 
     def _recycle(self) -> None:
         """Makes room for one more snapshot; those in a push stay."""
-        for snapshot in list(self._snapshots)[: len(self._snapshots) + 1 - self._keep_snapshots]:
+        n_surplus = max(len(self._snapshots) + 1 - self._keep_snapshots, 0)
+        for snapshot in list(self._snapshots)[:n_surplus]:
             if id(snapshot) not in self._in_push:
                 self._snapshots.remove(snapshot)
                 self._pool.give(snapshot.arena)
@@ -119,7 +119,10 @@ class Publisher:
         """Brings the snapshot to every node and seals it there; only buckets that a node lacks move.
 
         `epoch`: the job's epoch now, if it is newer than the snapshot's. Raises WeightsError; pushing again resumes.
+        Raises LookupError for a snapshot that later ones have replaced.
         """
+        if snapshot not in self._snapshots:
+            raise LookupError(f"{snapshot.manifest} is not among the last {self._keep_snapshots} snapshots")
         started_s = time.monotonic()
         self._in_push.add(id(snapshot))
         try:
@@ -180,6 +183,17 @@ class Publisher:
             return _NodeOutcome(sealed.bytes_moved, sealed.bytes_saved, session.link.lanes)
 
         return await peer.transfer(deadline_s, work)
+
+    async def move_to(self, addresses: Sequence[str]) -> None:
+        """Other nodes, or the same ones at other addresses; the snapshots stay. Not during a push."""
+        await self.close()
+        self._peers = self._reach(addresses)
+
+    def _reach(self, addresses: Sequence[str]) -> list[Peer]:
+        if not addresses:
+            raise ValueError("a publisher needs a node's address")
+        client = f"publisher-{os.getpid()}"
+        return [Peer(address, client=client, transport=self._wanted) for address in addresses]
 
     async def close(self) -> None:
         await asyncio.gather(*(peer.close() for peer in self._peers))

@@ -27,6 +27,8 @@ from weightstore.snapshot import STORED_AS, Array
 from weightstore.transfer import Receiver, Request
 from weightstore.wire import credits_to_wire
 
+MAX_PEERS = 4
+
 
 @dataclass(frozen=True)
 class PullReport:
@@ -180,7 +182,7 @@ class Puller:
         try:
             await self._copy_shared(staging)
             if staging.missing():
-                peer = self._peer(node_address)
+                peer = await self._peer(node_address)
                 await peer.transfer(deadline_s, _Fetch(peer, staging).run)
             is_whole = True
         finally:
@@ -222,10 +224,17 @@ class Puller:
             self._pool.give(self._partial.arena)
         self._partial = staging
 
-    def _peer(self, address: str) -> Peer:
+    async def _peer(self, address: str) -> Peer:
         if address not in self._peers:
+            await self._forget_old_peers()
             self._peers[address] = Peer(address, client=f"puller-{os.getpid()}", transport=self._transport)
         return self._peers[address]
+
+    async def _forget_old_peers(self) -> None:
+        """A node that restarts has a new address each time."""
+        idle = [address for address, peer in self._peers.items() if not peer.is_busy]
+        for address in idle[: max(len(self._peers) + 1 - MAX_PEERS, 0)]:
+            await self._peers.pop(address).close()
 
     @property
     def staged(self) -> Mapping[int, StagedVersion]:

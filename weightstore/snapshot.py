@@ -35,7 +35,7 @@ class Content:
     files: Mapping[str, bytes] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Snapshot:
     """`arena`: all buckets, one after another. `stage_s`: how long the tensors had to stand still."""
 

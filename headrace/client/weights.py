@@ -4,7 +4,7 @@ A status that stands for a WeightsError has `code: message` as its details, so t
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -182,14 +182,6 @@ class RetentionReport:
     cap_bytes: int
 
 
-@dataclass
-class _Parts:
-    files: dict[str, list[bytes]] = field(default_factory=dict)
-
-    def add(self, chunk: pb.FileChunk) -> None:
-        self.files.setdefault(chunk.name, []).append(chunk.data)
-
-
 class WeightsClient:
     """Control of one node. Every call raises a WeightsError; `deadline_s` is for the call as a whole."""
 
@@ -267,13 +259,13 @@ class WeightsClient:
     ) -> dict[str, bytes]:
         """The version's small files (config, tokenizer); all of them unless `names` says which."""
         request = pb.FetchFilesRequest(job_id=job_id, policy_version=policy_version, names=names)
-        parts = _Parts()
+        parts: dict[str, list[bytes]] = {}
         try:
             async for chunk in self._stub.FetchFiles(request, timeout=deadline_s):
-                parts.add(chunk)
+                parts.setdefault(chunk.name, []).append(chunk.data)
         except grpc.RpcError as failure:
             raise error_of(failure) from None
-        return {name: b"".join(pieces) for name, pieces in parts.files.items()}
+        return {name: b"".join(pieces) for name, pieces in parts.items()}
 
     @staticmethod
     async def _call(method: Any, request: Any, deadline_s: float) -> Any:

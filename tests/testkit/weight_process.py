@@ -45,6 +45,15 @@ async def publish(address: str, policy_version: str, fill: str, stop_after: str)
     print("done", flush=True)
 
 
+async def hold(address: str, policy_version: str) -> None:
+    """Pulls and keeps its session open."""
+    client = WeightsClient.at(address)
+    puller = Puller()
+    await puller.pull(await client.get_manifest("job", int(policy_version)), address)
+    print("done", flush=True)
+    await asyncio.Event().wait()
+
+
 async def pull(address: str, policy_version: str, stop_after: str) -> None:
     """Stops for ever after it verified `stop_after` buckets."""
     n_left = int(stop_after)
@@ -67,4 +76,4 @@ async def pull(address: str, policy_version: str, stop_after: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run({"node": node, "publish": publish, "pull": pull}[sys.argv[1]](*sys.argv[2:]))
+    asyncio.run({"node": node, "publish": publish, "pull": pull, "hold": hold}[sys.argv[1]](*sys.argv[2:]))

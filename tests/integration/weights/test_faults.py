@@ -14,8 +14,8 @@ from testkit.weight_node import MIB, ChildProcess, RunningNode, child, running_n
 from testkit.weight_process import N_BUCKETS, ten_buckets
 
 from headrace.client.weights import NodeVersionState, WeightsClient
-from headrace.core.weights.errors import BadTransfer, DeadlinePassed, NotResident, StoreFull
-from weightstore import Publisher, Puller
+from headrace.core.weights.errors import BadTransfer, DeadlinePassed, NotResident, PeerLost, StoreFull
+from weightstore import Publisher, Puller, peer
 from weightstore.node import Limits
 from weightstore.puller import Staging
 from weightstore.transfer import Credit, Sender
@@ -96,6 +96,17 @@ async def test_a_node_killed_in_bucket_four_of_ten(transport: Any, monkeypatch: 
             await process.kill()
 
 
+async def test_a_node_that_is_not_there_is_reported_long_before_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_node() as node, Publisher([node.address]) as publisher:
+        manifest = (await node.publish(publisher, 0, ten_buckets(0))).manifest
+    monkeypatch.setattr(peer, "REACH_S", 0.3)
+    async with Puller() as puller:
+        started_s = time.monotonic()
+        with pytest.raises(PeerLost, match=r"was not reachable for 0.3 s"):
+            await puller.pull(manifest, node.address, deadline_s=60)
+        assert time.monotonic() - started_s < 5
+
+
 async def test_a_broken_pull_resumes_with_the_missing_buckets_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     async with (
         running_node(Limits(memory_cap_bytes=64 * MIB, chunk_bytes=MIB, window=1)) as node,
@@ -173,6 +184,19 @@ async def test_a_worker_killed_in_the_middle_of_a_pull_frees_its_version() -> No
             await worker.kill()
             await until(lambda: len(node.node.store.versions("job")) == 1)
         assert (await node.client.status("job")).used_bytes == N_BUCKETS * MIB
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+async def test_the_session_of_a_worker_killed_while_idle_ends(transport: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_WEIGHTS_TRANSPORT", transport)
+    async with running_node() as node:
+        async with Publisher([node.address], bucket_bytes=MIB) as publisher:
+            await node.publish(publisher, 0, ten_buckets(0))
+        async with child(*PROCESS, "hold", node.address, "0") as worker:
+            assert await worker.line() == "done"
+            assert len(node.node.sessions) == 1
+            await worker.kill()
+            await until(lambda: not len(node.node.sessions), within_s=10)
 
 
 async def test_a_bit_that_flips_on_the_way_is_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,40 @@ async def test_equal_buckets_of_one_version_are_moved_once_and_land_everywhere()
                 np.testing.assert_array_equal(staged.tensors()[name], array)
 
 
+async def test_a_publisher_follows_its_node_to_another_address_with_its_snapshots() -> None:
+    async with running_node() as node, Publisher([node.address]) as publisher, Puller() as puller:
+        published = await node.publish(publisher, 0, model(0))
+        async with running_node() as other:
+            await publisher.move_to([other.address])
+            again = await publisher.republish(published.manifest, epoch=3)
+            assert again.manifest.digest == published.manifest.digest
+            await other.commit(again.manifest, epoch=3)
+            staged = await puller.pull(published.manifest, other.address)
+            np.testing.assert_array_equal(staged.tensors()["qkv"], model(0)["qkv"])
+
+
+async def test_the_last_snapshots_can_be_pushed_and_older_ones_not() -> None:
+    async with running_node() as node, Publisher([node.address], keep_snapshots=3) as publisher:
+        snapshots = [publisher.stage(version(number), {"w": np.full(100, number)}) for number in range(4)]
+        with pytest.raises(LookupError, match=r"version 0 .* not among the last 3"):
+            await publisher.push(snapshots[0])
+        with pytest.raises(LookupError):
+            await publisher.republish(snapshots[0].manifest, epoch=1)
+        for snapshot in snapshots[1:]:
+            assert (await publisher.push(snapshot)).manifest is snapshot.manifest
+        assert [item.policy_version for item in (await node.client.status("job")).versions] == [1, 2, 3]
+
+
+async def test_a_puller_forgets_nodes_that_are_gone() -> None:
+    async with Puller() as puller:
+        for number in range(7):
+            async with running_node() as node, Publisher([node.address]) as publisher:
+                (
+                    await puller.pull((await node.publish(publisher, number, model(number))).manifest, node.address)
+                ).release()
+        assert len(puller._peers) == 4
+
+
 async def test_release_gives_the_memory_to_the_next_pull() -> None:
     async with running_node() as node, Publisher([node.address]) as publisher, Puller() as puller:
         manifest = (await node.publish(publisher, 0, model(0))).manifest
