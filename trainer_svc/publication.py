@@ -74,11 +74,13 @@ class VersionPublisher:
         )
 
     async def _connect(self, address: str) -> Publisher:
-        if self._publisher is None or (address and address != self._address):
-            await self.close()
+        if self._publisher is None:
             self._publisher = Publisher([address], bucket_bytes=self._bucket_bytes)
             self._address = address
-            self._manifests.clear()
+        elif address and address != self._address:
+            # A node that restarts has a new address and no bytes; the snapshots are what it gets them from.
+            await self._publisher.move_to([address])
+            self._address = address
         return self._publisher
 
     def _remember(self, manifest: Manifest) -> None:

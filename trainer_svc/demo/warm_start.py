@@ -41,8 +41,11 @@ class WarmStartSettings:
     threshold: float = 0.9
     n_kept: int = 8
     max_skilled_updates: int = 600
-    unskilled_updates: int = 20
-    unskilled_rate: float = 2e-3
+    floor: float = 0.55
+    calculator_floor: float = 0.1
+    max_unskilled_updates: int = 100
+    check_unskilled_every: int = 5
+    unskilled_rate: float = 3e-3
     check_episodes: int = 96
 
 
@@ -152,12 +155,24 @@ class _WarmStart:
         )
 
     def unskilled(self) -> None:
-        """Phase 2: a fixed number of updates at a falling rate."""
+        """Phase 2, until the greedy model has taken over the demonstrators' lack of skill on both tasks.
+
+        It stops there: the longer it goes on, the less is left of the map reading that phase 1 taught.
+        """
         settings = self._settings
-        n_updates = settings.unskilled_updates
-        for update in range(n_updates):
-            loss = self._update(UNSKILLED, settings.unskilled_rate * (1 - 0.9 * update / n_updates))
-        self._report(f"warm start 2/2: {n_updates} updates on unskilled demonstrations, loss {loss:.3f}")
+        success: dict[str, float] = {}
+        for update in range(1, settings.max_unskilled_updates + 1):
+            loss = self._update(UNSKILLED, settings.unskilled_rate)
+            if update % settings.check_unskilled_every:
+                continue
+            success = {task.name: self._greedy_success(task) for task in (LAKE, CALCULATOR)}
+            shown = ", ".join(f"{name} {value:.2f}" for name, value in success.items())
+            self._report(f"warm start 2/2: update {update}, loss {loss:.3f}, greedy {shown} (down to {settings.floor})")
+            if success[LAKE.name] <= settings.floor and success[CALCULATOR.name] <= settings.calculator_floor:
+                return
+        raise WarmStartFailed(
+            f"greedy success is {success} after {settings.max_unskilled_updates} updates on unskilled demonstrations"
+        )
 
     def _attend(self, success: dict[str, float]) -> Phase:
         """A task that is above the threshold only has to be kept; the work goes to the other one."""
