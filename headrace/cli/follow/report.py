@@ -49,31 +49,29 @@ def print_report(
         ("engine/trainer logprob gap", _scientific(result.get("engine_trainer_logprob_gap"))),
         ("model", result.get("model")),
     ]
-    grid = Table.grid(padding=(0, 2))
     for name, value in rows:
         if value not in (None, ""):
-            grid.add_row(name, str(value))
-    console.print(grid)
+            # A path must stay whole, so that it can be copied.
+            console.print(f"{name:<28}{value}", soft_wrap=True, highlight=False, markup=False)
 
 
 TIMES = (("job", "wall_s"), ("training", "train_s"))
 
 
 def _success(tasks: Mapping[str, Any]) -> Table:
-    table = Table(title="held-out success")
-    table.add_column("task")
+    table = Table(title="held-out success, before → after")
+    table.add_column("task", no_wrap=True)
     for mode in MODES:
-        for when in ("before", "after", "rise"):
-            table.add_column(f"{mode} {when}", justify="right")
+        table.add_column(mode, no_wrap=True)
     for name, told in tasks.items():
-        table.add_row(name, *(cell for mode in MODES for cell in _cells(told.get(mode) or {})))
+        table.add_row(name, *(_change(told.get(mode) or {}) for mode in MODES))
     return table
 
 
-def _cells(told: Mapping[str, float | None]) -> tuple[str, str, str]:
+def _change(told: Mapping[str, float | None]) -> str:
     before, after = told.get("before"), told.get("after")
-    rise = f"{after - before:+.3f}" if before is not None and after is not None else "-"
-    return share(before), share(after), rise
+    rise = f" ({after - before:+.3f})" if before is not None and after is not None else ""
+    return f"{share(before)} → {share(after)}{rise}"
 
 
 def _time(seconds: Mapping[str, float]) -> Table:
