@@ -14,12 +14,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-TYPES = {
-    "index.html": "text/html",
-    "console.js": "text/javascript",
-    "console.css": "text/css",
-    "icon.svg": "image/svg+xml",
-}
+TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 HEADERS = {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache"}
 
 
@@ -35,10 +30,10 @@ async def index() -> Response:
 
 
 @router.get("/console/{name}")
-async def static(name: Literal["console.js", "console.css", "icon.svg"]) -> Response:
+async def static(name: Literal["console.js", "job.js", "charts.js", "dom.js", "console.css", "icon.svg"]) -> Response:
     """A file of the page."""
     return _file(name)
 
 
 def _file(name: str) -> Response:
-    return Response(_read(name), media_type=TYPES[name], headers=HEADERS)
+    return Response(_read(name), media_type=TYPES[name.rpartition(".")[2]], headers=HEADERS)
