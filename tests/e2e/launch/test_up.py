@@ -1,0 +1,181 @@
+"""`headrace up` as a user meets it: ready, a second one, kills, a busy port, an end that leaves nothing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.cli.up import state
+from headrace.cli.up.layout import DataDir
+from headrace.cli.up.ports import accepts
+from headrace.cli.up.process import is_alive
+
+pytestmark = pytest.mark.timeout(300)
+
+HEADRACE = Path(sys.executable).with_name("headrace")
+READY = ["--ready-timeout-s", "150"]
+
+
+def run(*arguments: str, timeout_s: float = 200) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([HEADRACE, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+def until(condition: Callable[[], object], what: str, deadline_s: float = 60.0) -> float:
+    """Seconds until it held."""
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started < deadline_s, f"not within {deadline_s} s: {what}"
+        time.sleep(0.05)
+    return time.monotonic() - started
+
+
+class Running:
+    """What runs in one data folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def state(self) -> dict[str, Any]:
+        found = state.read(DataDir(self.folder))
+        assert found is not None, "up.json is there while it runs"
+        return found
+
+    def pid(self, name: str) -> int | None:
+        pid: int | None = self.state["services"][name]["pid"]
+        return pid
+
+    def pids(self) -> list[int]:
+        return [service["pid"] for service in self.state["services"].values() if service["pid"]]
+
+    def live(self) -> dict[str, int]:
+        done = run("workers", "--data-dir", str(self.folder), "--json")
+        rows = json.loads(done.stdout) if done.returncode == 0 else []
+        return {row["name"]: row["pid"] for row in rows if row["state"] == "live"}
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """Every service, with the scripted engine; stopped by `headrace down`, after which nothing may be left."""
+    folder = tmp_path_factory.mktemp("up") / ".headrace"
+    options = ["--data-dir", str(folder), "--http-port", "0", "--engine", "scripted", "--inference-workers", "1"]
+    done = run("up", "--detach", *options, *READY)
+    assert done.returncode == 0, done.stderr
+    assert "Headrace is up: http://127.0.0.1:" in done.stdout
+    running = Running(folder)
+    pids, launcher, launch_id = running.pids(), running.state["launcher_pid"], running.state["launch_id"]
+    try:
+        yield running
+        pids += running.pids()
+        launcher = running.state["launcher_pid"]
+    finally:
+        done = run("down", "--data-dir", str(folder))
+    assert done.returncode == 0, done.stderr
+    assert not [pid for pid in [*pids, launcher] if is_alive(pid)]
+    assert not state.survivors_of(launch_id)
+    assert not {"up.json", "up.lock", "secrets.json"} & {path.name for path in folder.iterdir()}
+
+
+def test_every_service_has_registered_and_has_a_log(up: Running) -> None:
+    expected = {"env-0", "inference-0", "proxy-0", "trainer-0", "weightstore-0"}
+    assert expected <= up.live().keys()
+    for name, service in up.state["services"].items():
+        assert Path(service["log"]).exists(), name
+    assert not [name for name in up.state["services"] if name.startswith("reward")], "no work, no reward worker"
+
+
+def test_the_console_and_the_api_answer(up: Running) -> None:
+    assert json.loads(run("list", "--data-dir", str(up.folder), "--json").stdout) == []
+    doctor = json.loads(run("doctor", "--data-dir", str(up.folder), "--json").stdout)
+    assert {"name": "server", "is_ok": True, "detail": f"{up.state['server']} is ready"} in doctor
+
+
+def test_secrets_are_not_on_command_lines_nor_readable_by_others(up: Running) -> None:
+    secrets = json.loads((up.folder / "secrets.json").read_text())
+    password = secrets["database_url"].split(":")[2].split("@")[0]
+    for pid in up.pids():
+        assert password.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    assert (up.folder / "secrets.json").stat().st_mode & 0o077 == 0
+    for name in ("env-0", "proxy-0", "inference-0", "trainer-0", "weightstore-0"):
+        environment = Path(f"/proc/{up.pid(name)}/environ").read_bytes()
+        assert password.encode() not in environment, f"{name} has no business with the database"
+
+
+def test_a_second_up_is_told_of_the_first(up: Running) -> None:
+    done = run("up", "--data-dir", str(up.folder))
+    assert done.returncode == 2
+    assert f"launcher pid {up.state['launcher_pid']}" in done.stderr
+    assert "headrace down" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["proxy-0", "env-0", "weightstore-0", "control_plane", "redis", "postgres", "trainer-0"]
+)
+def test_a_killed_service_is_started_again_at_once_and_registers(up: Running, name: str) -> None:
+    first = up.pid(name)
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    took_s = until(lambda: up.pid(name) not in (None, first), f"{name} started again", 20)
+    # The launcher looks every 0.1 s and waits 0.1 s; the rest is room for a busy machine.
+    assert took_s < 3
+    if name.endswith("-0"):
+        until(lambda: up.live().get(name) == up.pid(name), f"{name} registered", 90)
+    else:
+        until(lambda: run("list", "--data-dir", str(up.folder)).returncode == 0, "the API answers again", 60)
+        until(lambda: "env-0" in up.live(), "the others are still known", 30)
+
+
+def test_a_busy_port_gets_another_and_says_so_and_ctrl_c_ends_all(up: Running, tmp_path: Path) -> None:
+    busy = up.state["server"].rsplit(":", 1)[1]
+    folder = tmp_path / ".headrace"
+    options = ["--data-dir", str(folder), "--http-port", busy, "--engine", "scripted", "--inference-workers", "1"]
+    log = tmp_path / "out"
+    with log.open("w") as out:
+        launcher = subprocess.Popen([HEADRACE, "up", *options, *READY], stdout=out, stderr=subprocess.STDOUT)
+    other = Running(folder)
+    try:
+        until(lambda: "Headrace is up" in log.read_text() or launcher.poll() is not None, "ready", 160)
+        assert f"port {busy} is in use; taking " in log.read_text()
+        pids = other.pids()
+        launcher.send_signal(signal.SIGINT)
+        assert launcher.wait(60) == 0
+        assert not [pid for pid in pids if is_alive(pid)]
+        assert not accepts(int(busy) + 0) or up.live(), "the first one is untouched"
+    finally:
+        launcher.kill()
+        launcher.wait(10)
+
+
+def test_a_killed_launcher_takes_everything_with_it_and_the_next_up_starts(tmp_path: Path) -> None:
+    folder = tmp_path / ".headrace"
+    options = ["--data-dir", str(folder), "--http-port", "0", "--engine", "scripted", "--inference-workers", "1"]
+    assert run("up", "--detach", *options, *READY).returncode == 0
+    running = Running(folder)
+    pids, launch_id = running.pids(), running.state["launch_id"]
+    os.kill(running.state["launcher_pid"], signal.SIGKILL)
+    until(lambda: not [pid for pid in pids if is_alive(pid)], "the kernel ended the children", 20)
+    assert not state.survivors_of(launch_id)
+    try:
+        done = run("up", "--detach", *options, *READY)
+        assert done.returncode == 0, done.stderr
+    finally:
+        run("down", "--data-dir", str(folder))
+    assert not folder.joinpath("up.json").exists()
+
+
+def test_a_service_that_cannot_start_ends_the_launch_with_its_reason(tmp_path: Path) -> None:
+    folder = tmp_path / ".headrace"
+    unusable = "postgresql://nobody:wrong@127.0.0.1:9/none"
+    done = run(
+        "up", "--data-dir", str(folder), "--http-port", "0", "--database-url", unusable, "--ready-timeout-s", "60"
+    )
+    assert done.returncode in (1, 6), done.stderr
+    assert "control_plane" in done.stderr
+    assert not folder.joinpath("up.json").exists()
