@@ -54,7 +54,7 @@ class Dispatcher:
         self.requests: dict[str, LogicalRequest] = {}
         self.orphans: dict[str, LogicalRequest] = {}
         self._queue = DispatchQueue()
-        self._homes: dict[str, str] = {}
+        self._homes: dict[str, tuple[str, int | None]] = {}
         self._unserved_since: dict[RequestClass, float] = {}
         self._epoch = 0
 
@@ -91,7 +91,10 @@ class Dispatcher:
         return actions
 
     def _query(self, request: LogicalRequest) -> RouteQuery:
-        home = self._homes.get(request.prefix_key) if request.prefix_key else None
+        worker_id, policy_version = self._homes.get(request.prefix_key, ("", None))
+        worker = self.fleet.workers.get(worker_id)
+        # A load drops the cache: a worker under other weights holds no prefix.
+        home = worker_id if worker is not None and worker.serving_version == policy_version else None
         return RouteQuery(request.task, request.purpose is Purpose.EVAL, request.pinned_version, home)
 
     def send_to(self, request: LogicalRequest, worker: Worker) -> SendAdd:
@@ -108,7 +111,7 @@ class Dispatcher:
         worker.take(request)
         if request.prefix_key:
             self._homes.pop(request.prefix_key, None)
-            self._homes[request.prefix_key] = worker.worker_id
+            self._homes[request.prefix_key] = worker.worker_id, worker.serving_version
             if len(self._homes) > MAX_HOMES:
                 del self._homes[next(iter(self._homes))]
         return SendAdd(
