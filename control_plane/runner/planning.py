@@ -25,6 +25,8 @@ def plan_of(job_id: str, spec: JobSpec, *, export_path: str) -> JobPlan:
         evaluation=_evaluation(spec),
         limits=Limits(
             step_s=spec.limits.step_s,
+            job_s=spec.limits.job_s,
+            pause_ttl_s=spec.limits.pause_ttl_s,
             quota_patience_s=spec.limits.quota_patience_s,
             stale_deadline_s=spec.limits.stale_deadline_s,
             prefetch_s=spec.weights.prefetch_deadline_s,

@@ -7,4 +7,5 @@ actions.py   what to do (imperative)                  taking.py      staleness a
 machine.py   dispatch and `check()`                   swaps.py       versions reach the workers
                                                       training.py    steps commit, replay, end
                                                       evaluation.py  one version, fixed seeds
+                                                      pausing.py     pause, resume, what waits too long
 """

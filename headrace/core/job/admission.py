@@ -3,7 +3,7 @@
 New groups are gated by staleness, demand and room; siblings, refills and evaluation go first and are never gated.
 """
 
-from collections import Counter
+from collections import defaultdict
 
 from headrace.core.job import swaps
 from headrace.core.job.actions import Action, AssignAttempt
@@ -157,29 +157,40 @@ def dispatch(state: JobState) -> list[Action]:
     )
     handed: list[Attempt] = []
     for attempt in order:
-        env = min(state.envs.values(), key=lambda e: (len(e.assigned) / e.slots, e.worker_id))
-        if len(env.assigned) >= env.slots:
+        open_envs = [env for env in state.envs.values() if len(env.assigned) < env.slots]
+        if not open_envs:
             break
+        env = min(open_envs, key=lambda e: (len(e.assigned) / e.slots, e.worker_id))
         attempt.env_worker_id = env.worker_id
         env.assigned.add(attempt.key)
         del state.unassigned[attempt.key]
         state.touch(attempt)
         handed.append(attempt)
-    sizes = Counter(_cohort(state, attempt) for attempt in handed)
-    return [assignment(state, attempt, sizes[_cohort(state, attempt)]) for attempt in handed]
+    cohorts = _cohorts(state, handed)
+    return [assignment(state, attempt, *cohorts.get(attempt.key, ("", 0))) for attempt in handed]
 
 
-def _cohort(state: JobState, attempt: Attempt) -> str:
-    """Attempts that step together: of one cohort, handed to one process at once. Refills join late and step alone."""
-    cohort = state.groups[attempt.group_id].cohort
-    return f"{cohort}/{attempt.env_worker_id}/{attempt.issued_at}" if cohort and attempt.kind != "refill" else ""
+def _cohorts(state: JobState, handed: list[Attempt]) -> dict[Key, tuple[str, int]]:
+    """Names and sizes of those that step together: of one cohort, handed to one process at once, and not alone.
+
+    Refills join late and step alone. Those that wait for a slot form a cohort of their own, under another name.
+    """
+    together: defaultdict[tuple[str, str], list[Key]] = defaultdict(list)
+    for attempt in handed:
+        if (cohort := state.groups[attempt.group_id].cohort) and attempt.kind != "refill":
+            together[cohort, attempt.env_worker_id].append(attempt.key)
+    return {
+        key: (f"{cohort}/{env_worker_id}/{min(keys).trajectory_id}", len(keys))
+        for (cohort, env_worker_id), keys in together.items()
+        if len(keys) > 1
+        for key in keys
+    }
 
 
-def assignment(state: JobState, attempt: Attempt, cohort_size: int = 0) -> AssignAttempt:
+def assignment(state: JobState, attempt: Attempt, cohort: str = "", cohort_size: int = 0) -> AssignAttempt:
     """The whole of what an environment process needs to run the attempt."""
     plan, group = state.plan, state.groups[attempt.group_id]
     is_eval = attempt.purpose == "eval"
-    cohort = _cohort(state, attempt) if cohort_size > 1 else ""
     return AssignAttempt(
         key=attempt.key,
         env_worker_id=attempt.env_worker_id,
@@ -193,7 +204,7 @@ def assignment(state: JobState, attempt: Attempt, cohort_size: int = 0) -> Assig
         pinned_version=group.admitted_version if is_eval else None,
         split="heldout" if is_eval else "train",
         cohort=cohort,
-        cohort_size=cohort_size if cohort else 0,
+        cohort_size=cohort_size,
     )
 
 

@@ -82,10 +82,15 @@ def member_changed(state: JobState, group: Group, attempt: Attempt, now: float) 
 
 
 def _retry(state: JobState, group: Group, attempt: Attempt, now: float) -> None:
-    if attempt.key.attempt >= state.plan.limits.max_attempts:
+    tries = sum(1 for member in group.in_state(*REFILLED) if member.sibling == attempt.sibling)
+    if tries >= state.plan.limits.max_attempts:
         assert state.evaluation is not None
         state.evaluation.lost += 1
         return
+    _issue_again(state, group, attempt, now)
+
+
+def _issue_again(state: JobState, group: Group, attempt: Attempt, now: float) -> None:
     key = attempt.key._replace(attempt=attempt.key.attempt + 1)
     state.issue(Attempt(key, group.id, "eval", group.task, attempt.sibling, "refill", attempt.mode, issued_at=now))
 
@@ -93,7 +98,7 @@ def _retry(state: JobState, group: Group, attempt: Attempt, now: float) -> None:
 def expire(state: JobState, now: float) -> list[Action]:
     """Past its deadline an evaluation ends with what it has."""
     running = state.evaluation
-    if running is None or now < running.deadline:
+    if running is None or state.paused_at is not None or now < running.deadline:
         return []
     actions: list[Action] = []
     for group_id in sorted(running.open_groups):
@@ -104,6 +109,18 @@ def expire(state: JobState, now: float) -> list[Action]:
         state.move_group(group, GroupState.EVALUATED, now, "deadline")
     running.open_groups.clear()
     return actions + _finish(state, now)
+
+
+def release(state: JobState, now: float, reason: str) -> list[Action]:
+    """Gives up the episodes that run and issues them anew, for later; what was scored stays."""
+    actions: list[Action] = []
+    for group_id in sorted(state.evaluation.open_groups) if state.evaluation else []:
+        group = state.groups[group_id]
+        for member in group.in_state(AttemptState.QUEUED, AttemptState.RUNNING):
+            if member.env_worker_id:
+                actions += lose(state, member, AttemptState.ABORTED, now, reason)
+                _issue_again(state, group, member, now)
+    return actions
 
 
 def _finish(state: JobState, now: float) -> list[Action]:

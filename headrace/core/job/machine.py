@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from headrace.core.job import admission, evaluation, events, outcomes, swaps, taking, training
-from headrace.core.job.actions import AcknowledgeAttempt, Action, Announce, ResumeRollout
+from headrace.core.job import admission, evaluation, events, outcomes, pausing, swaps, taking, training
+from headrace.core.job.actions import AcknowledgeAttempt, Action
 from headrace.core.job.plan import JobPlan
 from headrace.core.job.rows import GroupState
 from headrace.core.job.state import TERMINAL, JobState, Phase
@@ -61,7 +61,7 @@ class JobMachine:
             case events.EnvLost():
                 return outcomes.env_lost(state, event, now)
             case events.TimePassed():
-                return outcomes.expire(state, now) + evaluation.expire(state, now) + self._expire(now)
+                return self._time_passed(now)
             case _:
                 return self._dispatch_training(event, now)
 
@@ -97,21 +97,13 @@ class JobMachine:
             case events.ProxyOpened():
                 return swaps.proxy_opened(state, event)
             case events.PauseRequested():
-                return training.pause(state)
+                return pausing.pause(state, now)
             case events.ResumeRequested():
-                return self._resume(now)
+                return pausing.resume(state, now)
             case events.CancelRequested(reason):
                 return training.cancel(state, reason, now)
             case _:
                 return []
-
-    def _resume(self, now: float) -> list[Action]:
-        if self.state.phase not in (Phase.PAUSING, Phase.PAUSED):
-            return []
-        is_started = self.state.lineage.current is not None
-        self.state.set_phase(Phase.RUNNING if is_started else Phase.STARTING)
-        self.state.marks["progress"] = now
-        return [ResumeRollout(), Announce("job.resumed")]
 
     def _proceed(self, now: float) -> list[Action]:
         """Whatever the new state allows, in the order of a step: evict, swap, take, evaluate, admit, end."""
@@ -124,7 +116,7 @@ class JobMachine:
         actions += outcomes.score_waiting(state, now) if state.plan.policy.reward == "at_end_of_batch" else []
         actions += evaluation.start(state, now)
         actions += admission.admit(state, now)
-        actions += training.settle_pause(state)
+        actions += pausing.settle(state)
         actions += self._give_up(now)
         actions += training.end_if_done(state, now)
         return actions
@@ -139,7 +131,23 @@ class JobMachine:
         detail = f"{state.failed_in_a_row} groups in a row were dropped, the last one with: {state.last_error}"
         return training.fail(state, "groups_failing", detail, now)
 
-    def _expire(self, now: float) -> list[Action]:
+    def _time_passed(self, now: float) -> list[Action]:
+        state = self.state
+        actions = pausing.expire(state, now)
+        actions += outcomes.expire(state, now)
+        actions += evaluation.expire(state, now)
+        return actions + (self._expire_job(now) or self._expire_step(now))
+
+    def _expire_job(self, now: float) -> list[Action]:
+        state, limit = self.state, self.state.plan.limits.job_s
+        paused_s = state.totals.get("paused_s", 0.0) + pausing.paused_for(state, now)
+        run_s = now - state.totals.setdefault("started", now) - paused_s
+        if run_s <= limit:
+            return []
+        detail = f"ran for {run_s:.0f} s (limit {limit:.0f} s), step {state.step} of {state.plan.max_steps}"
+        return training.fail(state, "job_timeout", detail, now)
+
+    def _expire_step(self, now: float) -> list[Action]:
         state = self.state
         if state.phase in (Phase.PAUSED, Phase.PAUSING) or state.evaluation is not None:
             state.marks["progress"] = now

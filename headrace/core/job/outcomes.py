@@ -65,9 +65,11 @@ def finished(state: JobState, event: AttemptFinished, now: float) -> list[Action
     state.free_env(attempt)
     state.move(attempt, AttemptState.SCORING, now)
     state.store_segments(attempt)
+    task = state.plan.task(attempt.task)
     if attempt.n_generated_tokens == 0:
         return actions + _lost(state, attempt, AttemptState.UNSCORABLE, "empty: no token was generated", now)
-    task = state.plan.task(attempt.task)
+    if attempt.start_version is None:
+        return actions + _lost(state, attempt, AttemptState.UNSCORABLE, "its tokens name no policy version", now)
     attempt.pending_rewards = set(task.reward_names)
     if task.has_env_reward and (event.env_reward is None or not math.isfinite(event.env_reward)):
         return actions + _lost(state, attempt, AttemptState.UNSCORABLE, "the environment gave no reward", now)
@@ -88,7 +90,8 @@ def _record(state: JobState, attempt: Attempt, event: AttemptFinished, now: floa
     attempt.is_truncated = event.is_truncated
     attempt.phases = event.phases
     attempt.discarded_tokens = event.discarded_tokens
-    attempt.reward_components = dict(event.reward_components)
+    graded = state.plan.task(attempt.task).reward_names  # such a name means: this grader has reported
+    attempt.reward_components = {k: v for k, v in event.reward_components.items() if k not in graded}
     attempt.finished_at = now
     attempt.finish_version = state.lineage.current
     attempt.start_version = event.segments[0].policy_version if event.segments else attempt.start_version
@@ -171,12 +174,20 @@ def expire(state: JobState, now: float) -> list[Action]:
     for attempt in list(state.attempts.values()):
         if attempt.key not in state.attempts:
             continue  # left with its group a moment ago
-        if attempt.state is AttemptState.SCORING and attempt.reward_deadline is not None:
-            if now >= attempt.reward_deadline:
-                actions += _reward_overdue(state, attempt, now)
+        if attempt.state is AttemptState.SCORING:
+            actions += _look_at_rewards(state, attempt, now)
         elif attempt.state in _GENERATING and attempt.env_worker_id and _is_overdue(state, attempt, now):
             actions += _give_up_on(state, attempt, now)
     return actions
+
+
+def _look_at_rewards(state: JobState, attempt: Attempt, now: float) -> list[Action]:
+    if attempt.reward_deadline is None:
+        if state.plan.policy.reward == "at_end_of_trajectory":  # sent by the runner before: its deadline begins anew
+            attempt.reward_try = max(1, attempt.reward_try)
+            attempt.reward_deadline = now + state.plan.task(attempt.task).reward_timeout_s * attempt.reward_try
+        return []
+    return _reward_overdue(state, attempt, now) if now >= attempt.reward_deadline else []
 
 
 def _reward_overdue(state: JobState, attempt: Attempt, now: float) -> list[Action]:
@@ -189,7 +200,10 @@ def _reward_overdue(state: JobState, attempt: Attempt, now: float) -> list[Actio
 
 def _is_overdue(state: JobState, attempt: Attempt, now: float) -> bool:
     """Twice the episode's own deadline, which the environment process enforces, plus what waiting for it may take."""
-    return now - attempt.issued_at > 2 * state.plan.task(attempt.task).episode_s + 60.0
+    if state.paused_at is not None:
+        return False
+    since = max(attempt.issued_at, state.totals.get("resumed", 0.0))
+    return now - since > 2 * state.plan.task(attempt.task).episode_s + 60.0
 
 
 def _give_up_on(state: JobState, attempt: Attempt, now: float) -> list[Action]:

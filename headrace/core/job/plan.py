@@ -40,6 +40,8 @@ class Limits:
     """Deadlines in seconds and bounded counts; passing one is a named loss or a named failure of the job."""
 
     step_s: float = 600.0
+    job_s: float = 86400.0  # pauses not counted
+    pause_ttl_s: float = 3600.0
     quota_patience_s: float = 60.0
     stale_deadline_s: float = 60.0
     prefetch_s: float = 30.0

@@ -29,6 +29,7 @@ _PLAIN = (
     "evaluated",
     "eval_due",
     "is_ended",
+    "paused_at",
 )
 
 

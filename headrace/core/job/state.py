@@ -31,8 +31,8 @@ PHASE_TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     Phase.QUEUED: frozenset({Phase.STARTING, Phase.CANCELLED, Phase.FAILED}),
     Phase.STARTING: frozenset({Phase.RUNNING, Phase.CANCELLING, Phase.FAILED, Phase.PAUSING}),
     Phase.RUNNING: frozenset({Phase.PAUSING, Phase.CANCELLING, Phase.FAILED, Phase.SUCCEEDED}),
-    Phase.PAUSING: frozenset({Phase.PAUSED, Phase.RUNNING, Phase.CANCELLING, Phase.FAILED}),
-    Phase.PAUSED: frozenset({Phase.RUNNING, Phase.CANCELLING, Phase.FAILED}),
+    Phase.PAUSING: frozenset({Phase.PAUSED, Phase.STARTING, Phase.RUNNING, Phase.CANCELLING, Phase.FAILED}),
+    Phase.PAUSED: frozenset({Phase.STARTING, Phase.RUNNING, Phase.CANCELLING, Phase.FAILED}),
     Phase.CANCELLING: frozenset({Phase.CANCELLED, Phase.FAILED}),
     Phase.CANCELLED: frozenset(),
     Phase.SUCCEEDED: frozenset(),
@@ -103,6 +103,7 @@ class JobState:
     phase: Phase = Phase.STARTING
     reason: str = ""
     is_ended: bool = False
+    paused_at: float | None = None  # when the owner asked; None while the job is not paused
     lineage: Lineage = field(default_factory=Lineage)
     ledger: Ledger = field(default_factory=Ledger)
     groups: dict[str, Group] = field(default_factory=dict)

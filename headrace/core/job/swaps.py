@@ -6,7 +6,7 @@ A worker that misses the prefetch deadline leaves the routing and the barrier un
 Workers held for an evaluation are outside the barrier and load when it ends.
 """
 
-from headrace.core.job.actions import Action, PrefetchWeights, RetainVersions, UpdateWeights
+from headrace.core.job.actions import Action, PinVersion, PrefetchWeights, RetainVersions, UpdateWeights
 from headrace.core.job.events import ProxyOpened, WeightsPrefetched, WeightsUpdated, WorkerReported, WorkersChanged
 from headrace.core.job.rows import GroupState
 from headrace.core.job.state import JobState, RolloutWorker
@@ -79,10 +79,13 @@ def _expire(state: JobState, version: int, now: float) -> None:
     for worker in state.workers.values():
         is_missing = version not in worker.resident
         is_stuck = worker.updating_to is not None and now >= worker.update_deadline
+        if is_stuck:
+            worker.faults += 1
+            worker.resident.discard(version)  # until it says again that it holds it
         if (is_missing and is_overdue) or is_stuck:
             worker.is_late = True
             worker.updating_to = None
-        elif not is_missing:
+        elif not is_missing and worker.faults <= MAX_FAULTS:
             worker.is_late = False
 
 
@@ -106,9 +109,10 @@ def workers_changed(state: JobState, event: WorkersChanged) -> list[Action]:
     """Joins and leaves; a joiner prefetches the current version before it counts."""
     for gone in state.workers.keys() - event.worker_ids:
         del state.workers[gone]
-    joined = event.worker_ids - state.workers.keys()
+    joined = sorted(event.worker_ids - state.workers.keys())
+    is_late = bool(state.workers)  # those that come together are waited for together
     for worker_id in joined:
-        state.workers[worker_id] = RolloutWorker(worker_id, is_late=bool(state.workers))
+        state.workers[worker_id] = RolloutWorker(worker_id, is_late=is_late)
     return _prefetch_again(state) if joined else []
 
 
@@ -117,7 +121,9 @@ def proxy_opened(state: JobState, event: ProxyOpened) -> list[Action]:
     state.has_proxy = True
     for worker in state.workers.values():
         worker.updating_to = None
-    return _prefetch_again(state)
+    running = state.evaluation
+    pin = [PinVersion(running.policy_version, state.plan.evaluation.workers)] if running else []
+    return [*pin, *_prefetch_again(state)]
 
 
 def _prefetch_again(state: JobState) -> list[Action]:
@@ -130,11 +136,14 @@ def reported(state: JobState, event: WorkerReported) -> list[Action]:
     worker = state.workers.get(event.worker_id)
     if worker is None:
         return []
+    had_current = state.lineage.current in worker.resident
+    if worker.serving_version is not None and event.serving_version is None:
+        worker.updating_to = None  # its engine is gone, and the load with it
     worker.serving_version = event.serving_version
     worker.resident = set(event.resident_versions)
     if event.serving_version is not None:
         worker.resident.add(event.serving_version)
-    return []
+    return _prefetch_again(state) if had_current and state.lineage.current not in worker.resident else []
 
 
 def prefetched(state: JobState, event: WeightsPrefetched) -> list[Action]:

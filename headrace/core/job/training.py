@@ -10,7 +10,6 @@ from headrace.core.job.actions import (
     Announce,
     CloseTraining,
     EndJob,
-    PauseRollout,
     PublishState,
     RetainVersions,
     TrainStep,
@@ -35,6 +34,7 @@ def trainer_opened(state: JobState, event: TrainerOpened, now: float) -> list[Ac
         state.next_version = 0
         return _publish(state, None, 0)
     current_step = state.lineage.versions[state.lineage.current].step
+    state.to_replay = [step for step in state.to_replay if step > current_step]
     if event.step == current_step or (event.is_attached and event.step == current_step + 1):
         # It stands at n, or has trained the step that is out and will answer from memory.
         if not event.is_attached:
@@ -208,8 +208,8 @@ def end_if_done(state: JobState, now: float) -> list[Action]:
 
 
 def training_closed(state: JobState, event: TrainingClosed) -> list[Action]:
-    if state.phase is not Phase.RUNNING:
-        return []
+    if state.phase is not Phase.RUNNING or not state.marks.get("closing"):
+        return []  # nobody asked: a trainer that stops by itself has not finished the job
     state.set_phase(Phase.SUCCEEDED, "all steps trained" if state.step >= state.plan.max_steps else "prompts ran out")
     return [_end(state)]
 
@@ -243,21 +243,6 @@ def cancel(state: JobState, reason: str, now: float) -> list[Action]:
     actions = release_all(state, now, reason)
     state.set_phase(Phase.CANCELLED, reason)
     return [*actions, _end(state)]
-
-
-def pause(state: JobState) -> list[Action]:
-    """Stops admission and new turns. A step that is out is finished first: n freezes at its commit."""
-    if state.phase not in (Phase.RUNNING, Phase.STARTING):
-        return []
-    state.set_phase(Phase.PAUSING)
-    return [PauseRollout(), Announce("job.pausing"), *settle_pause(state)]
-
-
-def settle_pause(state: JobState) -> list[Action]:
-    if state.phase is not Phase.PAUSING or state.is_batch_out or state.publishing is not None:
-        return []
-    state.set_phase(Phase.PAUSED)
-    return [Announce("job.paused")]
 
 
 def _end(state: JobState) -> EndJob:
