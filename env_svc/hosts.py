@@ -109,7 +109,7 @@ class ThreadHost:
         self._session = Session(spec)
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
-        self._is_stuck = False
+        self._is_over = False  # closed, or stuck in a call
         threading.Thread(target=self._work, name=f"env {spec.entry_point}", daemon=True).start()
 
     async def reset(self, seed: int, timeout_s: float) -> Reset:
@@ -119,8 +119,9 @@ class ThreadHost:
         return await self._call("step", timeout_s, lambda: self._session.step(text))  # type: ignore[no-any-return]
 
     async def close(self) -> None:
-        if not self._is_stuck:
+        if not self._is_over:
             await _close_quietly(lambda: self._call("close", CLOSE_TIMEOUT_S, self._session.close), self._spec)
+        self._is_over = True
         self._calls.put(None)
 
     async def _call(self, method: str, timeout_s: float, call: Callable[[], Any]) -> Any:
@@ -130,7 +131,7 @@ class ThreadHost:
             async with asyncio.timeout(timeout_s):
                 return await future
         except TimeoutError as error:
-            self._is_stuck = True
+            self._is_over = True
             raise _timeout(method, timeout_s) from error
 
     def _work(self) -> None:

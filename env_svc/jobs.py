@@ -8,6 +8,7 @@ from env_svc.faults import ENV, AttemptFault, InfraFault, JobRefused, StaleEpoch
 from env_svc.generation import ProxyStreams
 from env_svc.lockstep import Cohorts
 from env_svc.manager import EnvManager, JobTools, Shared
+from env_svc.metrics import count
 from env_svc.outbox import Key, Outbox
 from env_svc.pauses import Gate
 from env_svc.records import unknown
@@ -109,6 +110,7 @@ class Job:
             outcome = attempt.manager.failure(_ended(attempt.abort_reason))
         finally:
             del self._running[key]
+        count(attempt.manager.record.task.name, outcome)
         self.outbox.finished(key, outcome)
 
     def _refuse(self, key: Key, detail: str) -> None:

@@ -144,19 +144,28 @@ class ProcessHost:
     """One environment in a child of the pool, which goes back at the close."""
 
     def __init__(self, spec: PluginSpec, pool: ProcessPool, child: Child) -> None:
-        self._spec, self._pool, self._child = spec, pool, child
+        self._spec, self._pool = spec, pool
+        self._child: Child | None = child
 
     async def reset(self, seed: int, timeout_s: float) -> Reset:
-        return Reset(**await self._child.call("reset", {"spec": asdict(self._spec), "seed": seed}, timeout_s))
+        return Reset(**await self._call("reset", {"spec": asdict(self._spec), "seed": seed}, timeout_s))
 
     async def step(self, text: str, timeout_s: float) -> Step:
-        return Step(**await self._child.call("step", {"text": text}, timeout_s))
+        return Step(**await self._call("step", {"text": text}, timeout_s))
 
     async def close(self) -> None:
+        child, self._child = self._child, None
+        if child is None:
+            return
         try:
-            if self._child.is_alive and not self._child.is_killed:
-                await self._child.call("close", {}, CLOSE_TIMEOUT_S)
+            if child.is_alive and not child.is_killed:
+                await child.call("close", {}, CLOSE_TIMEOUT_S)
         except EnvFault as error:
             log.warning("env_close_failed", entry_point=self._spec.entry_point, reason=str(error))
         finally:
-            await self._pool.release(self._child)
+            await self._pool.release(child)
+
+    async def _call(self, method: str, arguments: Mapping[str, Any], timeout_s: float) -> Any:
+        if self._child is None:
+            raise EnvFault(f"{method}_error", f"{method} after close")
+        return await self._child.call(method, arguments, timeout_s)

@@ -4,6 +4,8 @@ Celery's pool is made of threads, so nothing forks after this thread and its cha
 """
 
 import asyncio
+import os
+import signal
 import threading
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
@@ -72,7 +74,8 @@ class ControlThread:
             labels=self._settings.labels,
             capabilities={"queue": self._settings.queue, "concurrency": str(self._settings.concurrency)},
             stats=self._tally.figures,
-            on_drain=lambda: log.info("drain_ignored", reason="the launcher scales reward workers"),
+            # Celery drains on this signal: the batch in hand is finished, no other is taken.
+            on_drain=lambda: os.kill(os.getpid(), signal.SIGTERM),
         )
         self._registered = asyncio.create_task(self._keep_registered(registration, metrics_address))
         return registration.worker_id
