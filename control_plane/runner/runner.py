@@ -5,32 +5,30 @@ links, rewards, workers table, wishes ─► inbox ─► machine ─► transac
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from prometheus_client import Gauge, Histogram
+from prometheus_client import Histogram
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control_plane.hub import Hub
-from control_plane.runner import reporting, scoring
 from control_plane.runner.fleet import Fleet
 from control_plane.runner.inbox import Inbox
 from control_plane.runner.performer import Performer
 from control_plane.runner.planning import plan_of
 from control_plane.runner.probe import Prober
-from control_plane.runner.reporting import Reporter
 from control_plane.runner.repository import JobRepository
 from control_plane.runner.scoring import RewardSender
-from control_plane.runner.turn import MetricPoint, StoredManifest, Turn
+from control_plane.runner.turn import StoredManifest
+from control_plane.runner.turning import TurnTaker, ended
 from headrace.client.jobspec import JobSpec
 from headrace.core.job import actions as do
 from headrace.core.job import events as did
 from headrace.core.job import snapshot, swaps
 from headrace.core.job.machine import JobMachine
-from headrace.core.job.rows import Key, StepState
-from headrace.core.job.state import Changes, Phase
-from headrace.core.ledger import LedgerError
+from headrace.core.job.rows import Key
+from headrace.core.job.state import Phase
 from headrace.service.logging import get_logger
 from headrace.wire.inference.v1 import inference_pb2 as inf_pb
 from headrace.wire.trainer.v1 import trainer_pb2 as trn_pb
@@ -39,11 +37,9 @@ log = get_logger(__name__)
 
 TICK_S = 0.5
 LOOK_S = 0.5
-PROGRESS_S = 1.0
 
 TURN_SECONDS = Histogram("headrace_runner_turn_seconds", "Time of one runner turn, its transaction included")
 TURN_EVENTS = Histogram("headrace_runner_turn_events", "Events of one turn", buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256))
-LEDGER_BALANCED = Gauge("headrace_ledger_is_balanced", "Whether the ledger equation holds", ["job"])
 
 _WISHES: dict[str, did.Event] = {
     "pause": did.PauseRequested(),
@@ -73,26 +69,20 @@ class Runner:
         self._spec = spec
         self._repository = JobRepository(tools.engine, job_id, epoch, tools.lease_ttl_s)
         self._plan = plan_of(job_id, spec, export_path=spec.checkpoint.export or f"{tools.export_root}/{job_id}")
-        self._machine: JobMachine
+        self._turns: TurnTaker
         self._inbox = Inbox()
-        self._reporter = Reporter()
         self._prober = Prober(job_id, spec.seed)
         self._fleet = Fleet(tools.engine, job_id, epoch, spec, self)
-        self._manifests: dict[int, StoredManifest] = {}
         self._vocab_size = 0
-        self._sent: list[int] = []
         self._seen_rewards: set[tuple[str, int, str, int]] = set()
-        self._answered: str | None = None
-        self._progress_at = 0.0
         self._failure: BaseException | None = None
-        self._export_path = ""
         self._performer = Performer(
             self._fleet,
             self._prober,
             job_id=job_id,
             epoch=epoch,
             keep_versions=spec.weights.keep,
-            manifest_of=lambda version: self._manifests[version],
+            manifest_of=lambda version: self._turns.manifests[version],
         )
 
     async def run(self) -> None:
@@ -127,124 +117,51 @@ class Runner:
 
     async def _load(self) -> None:
         stored = await self._repository.load(self._plan)
+        machine = JobMachine.fresh(self._plan) if stored is None else snapshot.restore(stored)
+        self._turns = TurnTaker(machine, self._repository, self, self._spec)
         if stored is None:
-            self._machine = JobMachine.fresh(self._plan)
-            self._machine.state.totals["started"] = time.time()
+            machine.state.totals["started"] = time.time()
             return
-        self._machine = snapshot.restore(stored)
-        current = self._machine.state.lineage.current
-        for version in {current, *swaps.pinned(self._machine.state)} - {None}:
-            manifest = await self._repository.manifest(version or 0)
+        current = machine.state.lineage.current
+        for version in sorted({current, *swaps.pinned(machine.state)} - {None}, key=int):  # type: ignore[arg-type]
+            assert version is not None
+            manifest = await self._repository.manifest(version)
             if manifest is not None:
-                self._manifests[version or 0] = manifest
-        unsent = await self._repository.unsent()
-        await self._send_rewards(unsent)
-        log.info("job_taken_up", job_id=self._job_id, epoch=self._epoch, step=self._machine.state.step)
+                self._turns.manifests[version] = manifest
+        await self._turns.send_rewards(await self._repository.unsent())
+        log.info("job_taken_up", job_id=self._job_id, epoch=self._epoch, step=machine.state.step)
 
     # -- the turn ------------------------------------------------------------------------------------------------------
 
     async def _turn(self) -> bool:
         """One turn. True when the job has reached its end and everybody was told."""
         arrived = await self._inbox.drain(TICK_S)
-        began = time.perf_counter()
-        now = time.time()
-        state = self._machine.state
-        phase_before = state.phase
-        actions = self._machine.handle_all([*arrived, did.TimePassed()], now)
-        self._machine.check()
-        self._note_export(arrived)
-        turn = self._make_turn(actions, phase_before, now)
-        ended = next((action for action in actions if isinstance(action, do.EndJob)), None)
-        if ended is not None:
-            turn.result = reporting.result(state, now=now, is_balanced=self._is_balanced(), model=self._export_path)
-        outbox_ids = await self._repository.commit(turn)
-        self._sent = []
-        self._answered = None
-        self._tools.hub.notify(f"events:{self._job_id}")
-        await self._performer.perform(actions)
-        await self._send_rewards(list(zip(outbox_ids, turn.outbox, strict=True)))
-        self._after(actions)
-        TURN_SECONDS.observe(time.perf_counter() - began)
+        with TURN_SECONDS.time():
+            actions = await self._turns.take(arrived, time.time())
         TURN_EVENTS.observe(len(arrived))
-        return ended is not None
+        self._tools.hub.notify(f"events:{self._job_id}")
+        self._start_probe()
+        return ended(actions)
 
-    def _make_turn(self, actions: Sequence[do.Action], phase_before: Phase, now: float) -> Turn:
-        state = self._machine.state
-        changes = state.changes()
-        announced = [action for action in actions if isinstance(action, do.Announce)]
-        if state.phase is not phase_before:
-            announced.append(do.Announce("job.phase", {"phase": state.phase.value, "reason": state.reason}))
-        points = self._close_steps(changes, now)
-        in_flight = ((a.purpose, a.task, a.state.value) for a in state.attempts.values() if a.is_in_flight)
-        is_progress_due = bool(points) or now - self._progress_at >= PROGRESS_S
-        if is_progress_due:
-            self._progress_at = now
-        return Turn(
-            now=now,
-            changes=changes,
-            phase=state.phase,
-            reason=state.reason,
-            state=snapshot.dump(state),
-            ledger=state.ledger.to_json(in_flight),
-            step=state.step,
-            current_version=state.lineage.current,
-            announced=announced,
-            outbox=scoring.batches(
-                self._job_id, self._spec, [action for action in actions if isinstance(action, do.ScoreAttempt)]
-            ),
-            sent=self._sent,
-            manifests=self._manifests,
-            metrics=points,
-            progress=self._reporter.progress(state, now) if is_progress_due else None,
-            desired_done=self._answered,
-        )
+    async def perform(self, actions: Sequence[do.Action]) -> None:
+        await self._performer.perform(actions)
 
-    def _close_steps(self, changes: Changes, now: float) -> list[MetricPoint]:
-        self._reporter.ended(changes.finished)
-        points: list[MetricPoint] = []
-        for step in changes.steps:
-            if step.state is StepState.COMMITTED and step.committed_at == now:
-                points += self._reporter.close_step(self._machine.state, step, changes)
-        return points
-
-    def _is_balanced(self) -> bool:
-        """The equation as the machine counts it; GET …/ledger checks it again from the stored rows."""
-        state = self._machine.state
-        try:
-            state.ledger.check((a.purpose, a.task) for a in state.attempts.values() if a.is_in_flight)
-        except LedgerError as error:
-            log.error("ledger_unbalanced", job_id=self._job_id, reason=str(error))
-            LEDGER_BALANCED.labels(self._job_id).set(0)
-            return False
-        LEDGER_BALANCED.labels(self._job_id).set(1)
-        return True
-
-    def _after(self, actions: Sequence[do.Action]) -> None:
-        state = self._machine.state
-        current = state.lineage.current
-        if current is None:
-            return
-        if swaps.is_settled(state) and self._fleet.proxy is not None and state.step < self._plan.max_steps:
-            self._prober.start(self._fleet.proxy.generate, current, self._vocab_size)
-        if any(isinstance(action, do.RetainVersions) for action in actions):
-            needed = {current, *swaps.pinned(state)}
-            pushed = [version for version in self._manifests if version > current]
-            self._manifests = {v: self._manifests[v] for v in {*needed, *pushed} if v in self._manifests}
-
-    async def _send_rewards(self, entries: Sequence[tuple[int, Any]]) -> None:
-        if not entries:
-            return
+    async def send_rewards(self, entries: Sequence[tuple[int, Mapping[str, Any]]]) -> bool:
+        """False where the broker did not take them: they are sent again at their deadline."""
         try:
             await self._tools.sender.send([payload for _, payload in entries])
-        except Exception as error:  # noqa: BLE001 -- any broker error: the rewards are sent again at their deadline
+        except Exception as error:  # noqa: BLE001 -- whatever the broker's client raises, the rewards are due again
             log.warning("rewards_not_sent", job_id=self._job_id, n_batches=len(entries), reason=str(error))
-            return
-        self._sent = [*self._sent, *(entry_id for entry_id, _ in entries)]
+            return False
+        return True
 
-    def _note_export(self, arrived: Sequence[did.Event]) -> None:
-        for event in arrived:
-            if isinstance(event, did.TrainingClosed):
-                self._export_path = event.export_path
+    def _start_probe(self) -> None:
+        state, proxy = self._turns.machine.state, self._fleet.proxy
+        current = state.lineage.current
+        is_wanted = current is not None and proxy is not None and state.step < self._plan.max_steps
+        if is_wanted and swaps.is_settled(state):
+            assert proxy is not None and current is not None
+            self._prober.start(proxy.generate, current, self._vocab_size)
 
     # -- beside the turn -----------------------------------------------------------------------------------------------
 
@@ -254,8 +171,8 @@ class Runner:
         for event in await self._fleet.refresh():
             self._inbox.put(event)
         wish = await self._repository.desired()
-        if wish is not None and wish != self._answered:
-            self._answered = wish
+        if wish is not None and wish != self._turns.answered:
+            self._turns.answered = wish
             self._inbox.put(_WISHES[wish])
         if self._tools.hub.changes("workers") + self._tools.hub.changes("jobs") == seen:
             await self._tools.hub.wait("workers", LOOK_S)
@@ -268,7 +185,7 @@ class Runner:
             mark = (row["trajectory_id"], row["attempt"], row["reward_name"], row["try"])
             waiting.add(mark)
             if mark not in self._seen_rewards:
-                self._reporter.graded(row["grader_s"])
+                self._turns.reporter.graded(row["grader_s"])
                 self._inbox.put(_reward_event(row))
         self._seen_rewards = waiting
         await self._tools.hub.wait(topic, 1.0, since=seen)
@@ -284,39 +201,39 @@ class Runner:
         self._inbox.put(event)
 
     def keep_manifest(self, policy_version: int, manifest: StoredManifest) -> None:
-        self._manifests[policy_version] = manifest
+        self._turns.manifests[policy_version] = manifest
 
     def trainer_opened(self, opened: trn_pb.TrainingOpened) -> None:
         self._vocab_size = opened.vocab_size
         self._fleet.model_files = dict(opened.model_files)
 
     def trainer_progressed(self, progress: trn_pb.StepProgress) -> None:
-        self._reporter.trainer = {"step": progress.step, "phase": progress.phase, "done": progress.done}
+        self._turns.reporter.trainer = {"step": progress.step, "phase": progress.phase, "done": progress.done}
 
     def weights_moved(self, moved: inf_pb.WeightsPrefetched | inf_pb.WeightsUpdated) -> None:
-        self._reporter.weights_moved(moved)
+        self._turns.reporter.weights_moved(moved)
 
     def worker_reported(self, status: inf_pb.WorkerStatus) -> None:
-        self._reporter.worker_reported(status)
+        self._turns.reporter.worker_reported(status)
 
     def routing_reported(self, stats: inf_pb.RoutingStats) -> None:
-        self._reporter.routing_reported(stats)
+        self._turns.reporter.routing_reported(stats)
 
     def failed(self, error: BaseException) -> None:
         self._failure = error
 
     def restore_step(self) -> int | None:
-        """None for a job without any version yet."""
-        state = self._machine.state
-        return state.step if state.lineage.current is not None else None
+        """Where the live lineage stands, a replay included; None for a job without any version yet."""
+        lineage = self._turns.machine.state.lineage
+        return None if lineage.current is None else lineage.versions[lineage.current].step
 
     def is_paused(self) -> bool:
-        return self._machine.state.phase in (Phase.PAUSING, Phase.PAUSED)
+        return self._turns.machine.state.phase in (Phase.PAUSING, Phase.PAUSED)
 
     def env_ids(self) -> set[str]:
         """Environment processes that the machine believes to hold episodes."""
         generating = ("queued", "running")
-        return {a.env_worker_id for a in self._machine.state.attempts.values() if a.state in generating} - {""}
+        return {a.env_worker_id for a in self._turns.machine.state.attempts.values() if a.state in generating} - {""}
 
 
 def _reward_event(row: Any) -> did.RewardReported:

@@ -54,7 +54,7 @@ def _every_trained_token_is_joined(api: Any, job_id: str) -> None:
         for segment in segments:
             assert digests[segment["policy_version"]] == segment["weight_digest"]
             assert segment["worker_id"]
-        n_generated = sum(1 for mask in tokens["loss_mask"] if mask)
+        n_generated = sum(1 for mask in tokens["mask"] if mask)
         assert n_generated == row["n_generated_tokens"]
         assert sum(1 for logprob in tokens["logprobs"] if logprob is not None) == n_generated
 
