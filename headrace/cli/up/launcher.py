@@ -194,7 +194,9 @@ def stop_running(data_dir: DataDir, deadline_s: float) -> str:
     if found is None:
         return f"nothing is up in {data_dir.root}"
     if not state.is_launcher_alive(found):
-        ended = state.clean_stale(data_dir)
+        with state.acquire(data_dir):
+            ended = state.clean_stale(data_dir)
+            data_dir.lock.unlink(missing_ok=True)
         return "the launcher had died; " + (f"ended {len(ended)} leftovers" if ended else "removed its state")
     pid = int(found["launcher_pid"])
     os.kill(pid, signal.SIGTERM)
