@@ -31,7 +31,10 @@ DEFAULT_CORRECTION_CAP = 2.0
 
 
 class JobSpec(Block):
-    """A job. Python names differ from keys twice: `schema_` is `schema`, `async_` is `async`."""
+    """A job.
+
+    Python names differ from keys twice: `schema_` is `schema`, `async_` is `async`.
+    """
 
     schema_: Literal["headrace/v1"] = Field(alias="schema", description="Version of this format.")
     name: Name = Field(description="Shown to people; need not be unique.")
