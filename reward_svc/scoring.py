@@ -15,9 +15,9 @@ from headrace.wire.common.v1 import common_pb2
 from headrace.wire.control.v1 import control_pb2
 from reward_svc.call import GraderFault, Score
 from reward_svc.grader_process import GraderProcess
+from reward_svc.outgoing import LINGER_S, Outgoing
 from reward_svc.tally import Tally
 
-REPORT_AFTER_S = 0.2
 MAX_DETAIL_CHARACTERS = 2000
 INFRA_CODES = ("blob_missing", "crashed")
 
@@ -36,9 +36,11 @@ class Control(Protocol):
 class Scorer:
     """Scores batches. Each thread that uses it has a grader process of its own."""
 
-    def __init__(self, control: Control, tally: Tally, *, grader_memory_mb: int = 0) -> None:
+    def __init__(
+        self, control: Control, tally: Tally, *, grader_memory_mb: int = 0, linger_s: float = LINGER_S
+    ) -> None:
         self._control, self._tally = control, tally
-        self._grader_memory_mb = grader_memory_mb
+        self._grader_memory_mb, self._linger_s = grader_memory_mb, linger_s
         self._local = threading.local()
         self._graders: list[GraderProcess] = []
 
@@ -50,15 +52,9 @@ class Scorer:
         """
         queue_s = max(time.time() - batch.sent_at_s, 0.0) if batch.sent_at_s else 0.0
         blobs = self._control.get_blobs(batch.control_address, sorted({item.grading_blob for item in batch.items}))
-        reports: list[control_pb2.RewardReport] = []
-        reported_at_s = time.monotonic()
-        for item in batch.items:
-            reports.append(self._one(item, blobs, queue_s))
-            # What is known does not wait for a slow neighbour.
-            if time.monotonic() - reported_at_s > REPORT_AFTER_S:
-                self._report(batch.control_address, reports)
-                reports, reported_at_s = [], time.monotonic()
-        self._report(batch.control_address, reports)
+        with Outgoing(lambda reports: self._report(batch.control_address, reports), self._linger_s) as outgoing:
+            for item in batch.items:
+                outgoing.add(self._one(item, blobs, queue_s))
 
     def close(self) -> None:
         """End every grader process."""
@@ -90,8 +86,7 @@ class Scorer:
         return report
 
     def _report(self, address: str, reports: list[control_pb2.RewardReport]) -> None:
-        if reports:
-            self._tally.reported(self._control.report(address, reports))
+        self._tally.reported(self._control.report(address, reports))
 
     def _grader(self) -> GraderProcess:
         grader: GraderProcess | None = getattr(self._local, "grader", None)

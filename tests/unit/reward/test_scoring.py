@@ -1,6 +1,7 @@
 """One batch: every item gets a report, what is known does not wait, and failures of the control plane are raised."""
 
 import json
+import time
 
 import pytest
 
@@ -48,14 +49,12 @@ def item(name, digest="d"):
     return RewardItem("job_1", name, 1, "r", 1, "a:b", 5.0, digest)
 
 
-def score(monkeypatch, *answers, items, clock=None):
-    control = ScriptedControl({"d": json.dumps({"completion": "x"}).encode()})
+def score(monkeypatch, *answers, items, linger_s=10.0, control=None):
+    control = control or ScriptedControl({"d": json.dumps({"completion": "x"}).encode()})
     tally = Tally()
-    scorer = Scorer(control, tally)
+    scorer = Scorer(control, tally, linger_s=linger_s)
     grader = ScriptedGrader(*answers)
     monkeypatch.setattr(scorer, "_grader", lambda: grader)
-    if clock is not None:
-        monkeypatch.setattr("reward_svc.scoring.time.monotonic", lambda: clock[0])
     scorer.score(RewardBatch("control:1", tuple(items)))
     return control, tally
 
@@ -75,16 +74,20 @@ def test_every_item_is_reported_once_under_its_own_key(monkeypatch):
 
 
 def test_what_is_known_does_not_wait_for_a_slow_neighbour(monkeypatch):
-    clock = [0.0]
+    control = ScriptedControl({"d": b"{}"})
+    seen = []
 
     def slowly():
-        clock[0] += 1.0
+        deadline = time.monotonic() + 5
+        while not control.calls and time.monotonic() < deadline:
+            time.sleep(0.005)
+        seen.extend(report.key.trajectory_id for _, reports in control.calls for report in reports)
         return Score(1.0)
 
-    control, _ = score(
-        monkeypatch, Score(0.0), slowly, Score(0.0), items=[item(f"t{n}") for n in range(3)], clock=clock
-    )
-    assert [len(reports) for _, reports in control.calls] == [2, 1]
+    items = [item(f"t{n}") for n in range(3)]
+    score(monkeypatch, Score(0.0), slowly, Score(0.0), items=items, linger_s=0.01, control=control)
+    assert seen == ["t0"]
+    assert [r.key.trajectory_id for _, reports in control.calls for r in reports] == ["t0", "t1", "t2"]
 
 
 def test_an_empty_batch_reports_nothing(monkeypatch):
