@@ -8,7 +8,6 @@ from headrace.core.weights.manifest import Manifest, VersionId
 from trainer_svc.training import Training
 from weightstore.publisher import Published, Publisher
 
-InTorchThread = Callable[..., Awaitable[object]]
 _KEPT_MANIFESTS = 2
 
 
@@ -27,8 +26,8 @@ class Publication:
 class VersionPublisher:
     """Publishes one job's versions to the node at an address; the connection outlives versions and address changes."""
 
-    def __init__(self, job_id: str, bucket_bytes: int, timeout_s: float) -> None:
-        self._job_id, self._bucket_bytes, self._timeout_s = job_id, bucket_bytes, timeout_s
+    def __init__(self, bucket_bytes: int, timeout_s: float) -> None:
+        self._bucket_bytes, self._timeout_s = bucket_bytes, timeout_s
         self._publisher: Publisher | None = None
         self._address = ""
         self._manifests: dict[int, Manifest] = {}

@@ -29,6 +29,9 @@ from trainer_svc.training import Training
 
 log = get_logger(__name__)
 
+PUSH_RETRY_S = 0.5
+PUSH_TRY_S = 20.0
+
 Emit = Callable[[pb.TrainerEvent], object]
 
 
@@ -77,8 +80,11 @@ class TrainerService:
 
     async def submit(self, stream: Stream, command: pb.TrainerCommand) -> None:
         """Queue a command; an open that only attaches is answered at once, for it must not wait behind a step."""
-        if command.WhichOneof("command") == "open" and self._attach(stream, command.open):
+        kind = command.WhichOneof("command")
+        if kind == "open" and self._attach(stream, command.open):
             return
+        if kind in ("train", "publish") and self._job is not None and stream is self._stream:
+            self._job.weights_address = getattr(command, kind).weights_address or self._job.weights_address
         await self._commands.put((stream, command))
 
     async def run(self) -> None:
@@ -164,7 +170,7 @@ class TrainerService:
             state = await self._in_thread(checkpoint.load, plan.checkpoint_dir, at_or_before=command.restore_step)
             if state is not None:
                 await self._in_thread(training.restore, state)
-        publisher = VersionPublisher(command.job_id, plan.bucket_bytes, self._settings.push_timeout_s)
+        publisher = VersionPublisher(plan.bucket_bytes, min(PUSH_TRY_S, self._settings.push_timeout_s))
         self._job = _Job(
             command.job_id, command.job_epoch, plan, training, publisher, command.weights_address,
             checkpoint_step=training.step,
@@ -192,7 +198,7 @@ class TrainerService:
             raise StepConflict(f"parameters stand at step {job.training.step}, not {command.step}")
         parent = command.parent_version if command.HasField("parent_version") else None
         version = VersionId(job.job_id, command.policy_version, job.epoch, parent, command.step)
-        done = await self._publish(job, version, command.weights_address)
+        done = await self._publish(job, version)
         published = pb.StatePublished(
             policy_version=done.policy_version,
             manifest=done.manifest,
@@ -211,7 +217,7 @@ class TrainerService:
         if command.publish_version not in record.answers:
             self._progress(command.step, "publish", 0, 1)
             version = VersionId(job.job_id, command.publish_version, job.epoch, command.policy_version, command.step)
-            done = await self._publish(job, version, command.weights_address)
+            done = await self._publish(job, version)
             record.answers[command.publish_version] = _finished(job, record, done)
         self._emit(finished=record.answers[command.publish_version])
         every = job.plan.spec.checkpoint.every
@@ -244,9 +250,20 @@ class TrainerService:
         job.record = _StepRecord(command.step, command.batch_digest, result, seconds | result.seconds)
         return job.record
 
-    async def _publish(self, job: _Job, version: VersionId, address: str) -> Publication:
-        job.weights_address = address or job.weights_address
-        done = await job.publisher.publish(job.training, version, job.weights_address, self._in_thread)
+    async def _publish(self, job: _Job, version: VersionId) -> Publication:
+        """Push until the deadline: a node that restarts, or is full for a moment, costs time and not the job."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._settings.push_timeout_s
+        while True:
+            try:
+                # The address is read anew: a command that waits may have brought a restarted node's.
+                done = await job.publisher.publish(job.training, version, job.weights_address, self._in_thread)
+                break
+            except WeightsError as error:
+                if not error.retryable or loop.time() + PUSH_RETRY_S >= end:
+                    raise
+                log.warning("push_failed", version=version.policy_version, code=error.code, reason=str(error))
+            await asyncio.sleep(PUSH_RETRY_S)
         job.training.policy_version = version.policy_version
         return done
 

@@ -13,5 +13,7 @@ class TrainerSettings(ServiceSettings):
     data_dir: Path = Field(Path(".headrace/trainer"), description="checkpoints and exports without a path of their own")
     device: str = Field("cpu", description="torch device, such as cpu or cuda:0")
     threads: int = Field(0, ge=0, description="torch threads; 0 takes OMP_NUM_THREADS, else 1")
-    push_timeout_s: float = Field(120.0, gt=0, description="deadline of bringing one version to the weight store")
+    push_timeout_s: float = Field(
+        120.0, gt=0, description="deadline of bringing one version to the weight store, retries included"
+    )
     blob_timeout_s: float = Field(60.0, gt=0, description="deadline of fetching a batch's tokens, retries included")

@@ -20,7 +20,7 @@ _OFFSETS = {"Left": (0, -1), "Down": (1, 0), "Right": (0, 1), "Up": (-1, 0)}
 _TERMS = re.compile(r"(\d+)([+-])(\d+)([+-])(\d+)")
 
 Demonstrator = Callable[[list[str], Random], tuple[str, bool]]
-"""Maps the observations so far (first one first) and a source of chance to the next answer and whether it is imitated."""
+"""Maps the observations so far (first one first) and chance to the next answer, and whether it is imitated."""
 
 
 @dataclass(frozen=True, slots=True)

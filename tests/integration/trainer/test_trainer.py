@@ -103,6 +103,19 @@ async def test_a_stream_that_breaks_in_a_step_finds_its_answer_on_the_next(rig: 
     assert (await client.expect("finished")).step == 1
 
 
+async def test_a_weight_node_that_comes_back_elsewhere_gets_the_version(tmp_path: Path, model: Path) -> None:
+    async with running_trainer(tmp_path / "data") as rig:
+        client, _ = await rig.open(spec_json(model))
+        lost = rig.step(1)
+        lost.weights_address = "127.0.0.1:1"
+        await client.send(train=lost)
+        await client.expect("progress")
+        await client.send(train=rig.step(1))
+        done = await client.expect("finished")
+        assert (await client.expect("finished")).manifest == done.manifest
+        assert await pulled(rig, done.manifest)
+
+
 async def test_an_older_runner_is_fenced(rig: Rig, model: Path) -> None:
     old, _ = await rig.open(spec_json(model), epoch=1)
     new, opened = await rig.open(spec_json(model), epoch=2, restore_step=0)
