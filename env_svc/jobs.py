@@ -48,6 +48,8 @@ class Job:
         self.superseded.set()
         self.superseded = asyncio.Event()
         self.epoch = epoch
+        # A pause belongs to the stream: a runner that resumed while it had none could not tell us.
+        self._tools.gate.resume()
         self.outbox.restart()
 
     def assign(self, assign: environments_pb2.Assign) -> None:

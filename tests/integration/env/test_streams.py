@@ -207,6 +207,17 @@ async def test_a_pause_holds_new_turns_and_stops_the_clock(env):
         assert (await runner.final()).finish_reason == "completed"
 
 
+async def test_a_new_stream_begins_unpaused(env):
+    async with ScriptedProxy(quick) as proxy:
+        async with runner_of(env, proxy) as first:
+            await first.send(Command(pause=environments_pb2.PauseJob()))
+            await first.assign("t0")
+            await asyncio.sleep(0.1)
+            assert not proxy.starts
+        async with runner_of(env, proxy, epoch=2) as second:
+            assert (await second.final()).finish_reason == "completed"
+
+
 async def test_a_pause_that_lasts_too_long_frees_the_environment(env):
     async with ScriptedProxy(quick) as proxy, runner_of(env, proxy, spec_json=spec(pause_ttl_s=0.2)) as runner:
         await runner.send(Command(pause=environments_pb2.PauseJob()))
