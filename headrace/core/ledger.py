@@ -73,24 +73,31 @@ class Ledger:
 
     def check(self, in_flight: Iterable[tuple[str, str]]) -> None:
         """Raises LedgerError unless issued = closed + in flight for every purpose and task."""
+        for key, (issued, closed, live) in self._sides(in_flight).items():
+            if issued != closed + live:
+                raise LedgerError(f"{key}: issued {issued} != closed {closed} + in flight {live}")
+
+    def _sides(self, in_flight: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, int, int]]:
+        """Issued, closed and in flight of every purpose and task."""
         live = Counter(in_flight)
         closed: Counter[tuple[str, str]] = Counter()
         for (purpose, task, _), count in self.closed.items():
             closed[purpose, task] += count
-        for key in self.issued.keys() | closed.keys() | live.keys():
-            if self.issued[key] != closed[key] + live[key]:
-                raise LedgerError(f"{key}: issued {self.issued[key]} != closed {closed[key]} + in flight {live[key]}")
+        return {
+            key: (self.issued[key], closed[key], live[key]) for key in self.issued.keys() | closed.keys() | live.keys()
+        }
 
     def to_json(self, in_flight: Iterable[tuple[str, str, str]]) -> dict[str, object]:
         """What is stored with the job: both sides of the equation, by purpose and task, and tokens by final state."""
         live = Counter(in_flight)
+        sides = self._sides((purpose, task) for purpose, task, _ in live.elements())
         return {
             "issued": _nest(self.issued),
             "closed": _nest(self.closed),
             "in_flight": _nest(live),
             "tokens": _nest(self.tokens),
             "discarded_tokens": self.discarded_tokens,
-            "is_balanced": sum(self.issued.values()) == sum(self.closed.values()) + sum(live.values()),
+            "is_balanced": all(issued == closed + n for issued, closed, n in sides.values()),
         }
 
     @classmethod

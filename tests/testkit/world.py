@@ -16,13 +16,17 @@ from headrace.core.job.machine import JobMachine
 from headrace.core.job.plan import JobPlan
 from headrace.core.job.rows import Attempt, Group, Key, SegmentRow, Step
 from headrace.core.job.snapshot import StoredJob, dump, restore
-from headrace.core.job.state import Phase
+from headrace.core.job.state import Changes, Phase
+from headrace.core.ledger import AttemptState
 from headrace.core.versions import Version
 
 
 @dataclass
 class Store:
-    """Rows of one job in memory, copied on the way in and out as a database would."""
+    """Rows of one job in memory, copied on the way in and out as a database would.
+
+    What the database does not keep of an attempt (its tries at a reward and their deadline) is not kept here either.
+    """
 
     attempts: dict[Key, Attempt] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
@@ -33,7 +37,8 @@ class Store:
     phase: Phase = Phase.STARTING
     reason: str = ""
 
-    def save(self, machine: JobMachine) -> None:
+    def save(self, machine: JobMachine) -> Changes:
+        """Stores what changed since the last call, and returns it."""
         changes = machine.state.changes()
         for group in changes.groups:
             stored = copy.copy(group)
@@ -47,6 +52,7 @@ class Store:
         live = ((a.purpose, a.task, a.state.value) for a in machine.state.attempts.values() if a.is_in_flight)
         self.ledger = json.dumps(machine.state.ledger.to_json(live))
         self.phase, self.reason = machine.state.phase, machine.state.reason
+        return changes
 
     def load(self, plan: JobPlan) -> JobMachine:
         groups = {}
@@ -56,7 +62,7 @@ class Store:
                 groups[group.id].members = {}
         for attempt in sorted(self.attempts.values(), key=lambda a: a.key):
             if attempt.group_id in groups:
-                groups[attempt.group_id].members[attempt.key] = copy.deepcopy(attempt)
+                groups[attempt.group_id].members[attempt.key] = stored_attempt(attempt, plan)
         state = json.loads(self.state)
         steps = [s for s in self.steps.values() if s.state == "sampled" or s.step > state["checkpoint_step"]]
         return restore(
@@ -71,6 +77,16 @@ class Store:
                 copy.deepcopy(steps),
             )
         )
+
+
+def stored_attempt(attempt: Attempt, plan: JobPlan) -> Attempt:
+    """As it comes back from its row: pending are the rewards of its task that have no score yet."""
+    loaded = copy.deepcopy(attempt)
+    is_scoring = loaded.state is AttemptState.SCORING
+    names = set(plan.task(loaded.task).reward_names) if is_scoring else set()
+    loaded.pending_rewards = names - loaded.reward_components.keys()
+    loaded.reward_try, loaded.reward_deadline, loaded.segments = 0, None, ()
+    return loaded
 
 
 @dataclass(frozen=True)

@@ -84,11 +84,15 @@ class RetainVersions:
 
 @dataclass(frozen=True, slots=True)
 class TrainStep:
+    """A batch, or one part of it: the digest is over everything up to and including this part."""
+
     step: int
     batch_digest: str
     policy_version: int
     publish_version: int
     groups: tuple[BatchGroup, ...]
+    part: int = 0
+    n_parts: int = 1
 
 
 @dataclass(frozen=True, slots=True)

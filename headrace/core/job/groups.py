@@ -4,6 +4,7 @@ open ──all survivors finished──► complete ──group_size scorable─
   └───────────────── stale, off lineage, short of members, filtered ──────► dropped(reason)
 """
 
+from headrace.core.job import accounting
 from headrace.core.job.actions import AbortAttempt, Action, Announce
 from headrace.core.job.rows import Attempt, Group, GroupState, Key
 from headrace.core.job.state import JobState, Requeue
@@ -20,6 +21,7 @@ def lose(state: JobState, attempt: Attempt, to: AttemptState, now: float, reason
         actions.append(AbortAttempt(attempt.key, attempt.env_worker_id, to.value))
     state.free_env(attempt)
     state.move(attempt, to, now, reason)
+    accounting.closed(state, attempt)
     return actions
 
 

@@ -2,7 +2,7 @@
 
 import math
 
-from headrace.core.job import evaluation, groups
+from headrace.core.job import accounting, evaluation, groups
 from headrace.core.job.actions import AbortAttempt, AcknowledgeAttempt, Action, Announce, ScoreAttempt
 from headrace.core.job.admission import assignment
 from headrace.core.job.events import AttemptFailed, AttemptFinished, AttemptStarted, EnvLost, EnvOpened, RewardReported
@@ -11,6 +11,7 @@ from headrace.core.job.state import EnvProcess, JobState
 from headrace.core.ledger import AttemptState
 
 _GENERATING = (AttemptState.QUEUED, AttemptState.RUNNING)
+LAST_WORD_S = 60.0
 
 
 def env_opened(state: JobState, event: EnvOpened) -> list[Action]:
@@ -58,6 +59,8 @@ def started(state: JobState, event: AttemptStarted, now: float) -> list[Action]:
 def finished(state: JobState, event: AttemptFinished, now: float) -> list[Action]:
     """Stores the outcome once; whoever reports it again, or too late, is only acknowledged."""
     actions: list[Action] = [AcknowledgeAttempt(event.key, event.env_worker_id)]
+    if (closed := state.closing.pop(event.key, None)) is not None:
+        accounting.stopped(state, closed, event.n_generated_tokens, event.discarded_tokens)
     attempt = state.attempts.get(event.key)
     if attempt is None or attempt.state not in _GENERATING:
         return actions
@@ -145,6 +148,8 @@ def _scored(state: JobState, attempt: Attempt, now: float) -> list[Action]:
 
 def failed(state: JobState, event: AttemptFailed, now: float) -> list[Action]:
     actions: list[Action] = [AcknowledgeAttempt(event.key, event.env_worker_id)]
+    if (closed := state.closing.pop(event.key, None)) is not None:
+        accounting.stopped(state, closed, event.n_generated_tokens, event.discarded_tokens)
     attempt = state.attempts.get(event.key)
     if attempt is None or attempt.state not in _GENERATING:
         return actions
@@ -171,6 +176,9 @@ def _lost(state: JobState, attempt: Attempt, to: AttemptState, reason: str, now:
 def expire(state: JobState, now: float) -> list[Action]:
     """Rewards past their deadline are sent again, then unscorable; episodes nobody reports on are given up."""
     actions: list[Action] = []
+    for key in [k for k, a in state.closing.items() if now - (a.closed_at or now) > LAST_WORD_S]:
+        closed = state.closing.pop(key)
+        accounting.stopped(state, closed, closed.n_generated_tokens, 0)
     for attempt in list(state.attempts.values()):
         if attempt.key not in state.attempts:
             continue  # left with its group a moment ago

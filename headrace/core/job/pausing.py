@@ -15,7 +15,7 @@ REASON = "pause_ttl"
 
 def pause(state: JobState, now: float) -> list[Action]:
     """A step that is out is finished first. A job that is closing its trainer is as good as over: it goes on."""
-    if state.phase not in (Phase.RUNNING, Phase.STARTING) or state.marks.get("closing"):
+    if state.phase not in (Phase.RUNNING, Phase.STARTING) or "closing" in state.marks:
         return []
     state.set_phase(Phase.PAUSING)
     state.paused_at = now
@@ -23,7 +23,7 @@ def pause(state: JobState, now: float) -> list[Action]:
 
 
 def settle(state: JobState) -> list[Action]:
-    if state.phase is not Phase.PAUSING or state.is_batch_out or state.publishing is not None:
+    if state.phase is not Phase.PAUSING or state.step_out is not None or state.to_replay or state.publishing is not None:
         return []
     state.set_phase(Phase.PAUSED)
     return [Announce("job.paused")]

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field
 
 from headrace.core.async_policy import AsyncPolicy
+from headrace.core.buffer import Fifo, Room, Sampler
 from headrace.core.staleness import issued_per_group
 
 
@@ -68,6 +69,10 @@ class JobPlan:
     redundancy: str = "1"
     on_short: str = "drop"
     filter: str = "none"
+    sampler: Sampler = field(default_factory=Fifo)
+    room: Room = field(default_factory=Room)
+    selection_cap: float | None = None  # inverse-propensity weights up to this; None: all weights are 1
+    updates_per_step: int = 1
     checkpoint_every: int = 0
     export_path: str = ""
     evaluation: EvalPlan = field(default_factory=EvalPlan)
@@ -77,6 +82,12 @@ class JobPlan:
     def issued(self) -> int:
         """k: attempts issued for a group at its admission."""
         return issued_per_group(self.group_size, self.redundancy)
+
+    @property
+    def part_sizes(self) -> tuple[int, ...]:
+        """Groups of each part of a batch: one part, or one per update where groups are trained as they complete."""
+        n_parts = min(self.updates_per_step, self.groups) if self.policy.train_on == "as_groups_complete" else 1
+        return tuple(self.groups * (i + 1) // n_parts - self.groups * i // n_parts for i in range(n_parts))
 
     def task(self, name: str) -> TaskPlan:
         return next(task for task in self.tasks if task.name == name)

@@ -131,6 +131,7 @@ class BatchMember(NamedTuple):
     reward: float | None
     is_truncated: bool
     lag: int
+    weight: float = 1.0
 
 
 class BatchGroup(NamedTuple):
@@ -141,7 +142,7 @@ class BatchGroup(NamedTuple):
 
 @dataclass(slots=True)
 class Step:
-    """One training step: its batch is fixed at the take and is its identity."""
+    """One training step: its batch is its identity. It is taken whole, or in parts as groups complete."""
 
     step: int
     batch_digest: str
@@ -157,3 +158,7 @@ class Step:
     metrics: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     ledger: dict[str, object] = field(default_factory=dict)
+
+    def is_full(self, groups: int) -> bool:
+        """Whether all of the batch has been taken."""
+        return self.state is StepState.COMMITTED or len(self.groups) >= groups

@@ -8,8 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from headrace.core.censoring import Censoring
+from headrace.core.flow import Flow
 from headrace.core.job.plan import JobPlan
-from headrace.core.job.rows import GROUP_TRANSITIONS, Attempt, Group, GroupState, Key, Step
+from headrace.core.job.rows import GROUP_TRANSITIONS, Attempt, Group, GroupState, Key, Step, StepState
 from headrace.core.ledger import TRANSITIONS, AttemptState, Ledger
 from headrace.core.versions import Lineage, Version
 
@@ -127,6 +129,10 @@ class JobState:
     counters: Counter[str] = field(default_factory=Counter)
     marks: dict[str, float] = field(default_factory=dict)  # times of the current version: committed, resident, loaded …
     totals: dict[str, float] = field(default_factory=dict)  # times and sums over the whole job, for its result
+    closing: dict[Key, Attempt] = field(default_factory=dict)  # closed while they ran; their last word is due
+    censoring: Censoring = field(default_factory=Censoring)
+    buffer: Flow = field(default_factory=Flow)  # of ready groups
+    histograms: Counter[str] = field(default_factory=Counter)  # task/outcome/part/updates
     last_error: str = ""
     failed_in_a_row: int = 0
     filtered_since_step: int = 0
@@ -142,9 +148,15 @@ class JobState:
     # -- what the rest of the machine asks -------------------------------------------------------------------------
 
     @property
+    def step_out(self) -> Step | None:
+        """The step that is being filled or trained."""
+        return next((step for step in self.steps.values() if step.state is StepState.SAMPLED), None)
+
+    @property
     def is_batch_out(self) -> bool:
-        """Between a take and its commit: m is n + 1."""
-        return any(step.state == "sampled" for step in self.steps.values()) or bool(self.to_replay)
+        """From the moment a whole batch is taken until its commit: m is n + 1."""
+        step = self.step_out
+        return bool(self.to_replay) or (step is not None and step.is_full(self.plan.groups))
 
     @property
     def live_workers(self) -> list[RolloutWorker]:
@@ -199,6 +211,8 @@ class JobState:
         if to not in GROUP_TRANSITIONS.get(group.state, frozenset()):
             members = {key: member.state.value for key, member in group.members.items()}
             raise IllegalTransition(f"group {group.id} cannot go from {group.state} to {to}: members {members}")
+        if group.state is GroupState.READY and group.purpose == "train":
+            self.buffer.leave(now, group.ready_at if group.ready_at is not None else now)
         group.state = to
         group.reason = reason or group.reason
         self._dirty_groups[group.id] = group
@@ -206,6 +220,7 @@ class JobState:
             group.ready_at = now
             group.ready_order = self.ready_count
             self.ready_count += 1
+            self.buffer.arrive(now)
         elif to in (GroupState.DROPPED, GroupState.EVALUATED):
             self.forget_group(group, now)
 

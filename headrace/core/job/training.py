@@ -12,7 +12,6 @@ from headrace.core.job.actions import (
     EndJob,
     PublishState,
     RetainVersions,
-    TrainStep,
 )
 from headrace.core.job.events import StatePublished, StepFinished, TrainerLost, TrainerOpened, TrainingClosed
 from headrace.core.job.groups import lose
@@ -73,25 +72,18 @@ def continue_training(state: JobState, now: float) -> list[Action]:
     if not state.trainer_id or state.publishing is not None or state.phase in TERMINAL:
         return []
     if state.to_replay:
-        return [_replayed(state, state.steps[state.to_replay[0]])]
-    out = [step for step in state.steps.values() if step.state is StepState.SAMPLED]
-    if out:
-        state.training = out[0].step
-        return [_train(state, out[0])]
+        return _replayed(state, state.steps[state.to_replay[0]])
+    if (out := state.step_out) is not None:
+        state.training = out.step
+        return [*taking.parts_of(state, out)]
     return _end_if_done(state, now)
 
 
-def _train(state: JobState, step: Step) -> TrainStep:
-    version = state.lineage.current
-    assert version is not None
-    return TrainStep(step.step, step.batch_digest, version, step.publish_version, step.groups)
-
-
-def _replayed(state: JobState, step: Step) -> TrainStep:
+def _replayed(state: JobState, step: Step) -> list[Action]:
     if step.publish_version <= max(state.lineage.versions):  # the number of its earlier life
         _renumber(state, step)
     state.training = step.step
-    return _train(state, step)
+    return [*taking.parts_of(state, step)]
 
 
 def state_published(state: JobState, event: StatePublished, now: float) -> list[Action]:
@@ -141,7 +133,7 @@ def step_finished(state: JobState, event: StepFinished, now: float) -> list[Acti
     step = state.steps.get(event.step)
     if step is None or state.training != event.step:
         return []  # a repeated answer, or one to a request from before the trainer was lost
-    if event.batch_digest != step.batch_digest:
+    if not step.is_full(state.plan.groups) or event.batch_digest != step.batch_digest:
         raise StepMismatch(f"step {event.step}: trained {event.batch_digest}, sampled {step.batch_digest}")
     if event.publish_version != step.publish_version:
         return []
@@ -197,18 +189,18 @@ def _end_if_done(state: JobState, now: float) -> list[Action]:
     if evaluation.final_is_due(state):
         state.eval_due.append(state.step)
         return []
-    if state.marks.get("closing"):
+    if "closing" in state.marks:
         return []
     state.marks["closing"] = now
     return [*release_all(state, now, "the job has ended"), CloseTraining(state.plan.export_path)]
 
 
 def end_if_done(state: JobState, now: float) -> list[Action]:
-    return _end_if_done(state, now) if state.trainer_id and not state.is_batch_out else []
+    return _end_if_done(state, now) if state.trainer_id and state.step_out is None else []
 
 
 def training_closed(state: JobState, event: TrainingClosed) -> list[Action]:
-    if state.phase is not Phase.RUNNING or not state.marks.get("closing"):
+    if state.phase is not Phase.RUNNING or "closing" not in state.marks:
         return []  # nobody asked: a trainer that stops by itself has not finished the job
     state.set_phase(Phase.SUCCEEDED, "all steps trained" if state.step >= state.plan.max_steps else "prompts ran out")
     return [_end(state)]

@@ -1,0 +1,115 @@
+"""Bounded staleness, number by number."""
+
+from decimal import Decimal
+from math import ceil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.staleness import admission_bound, is_alive, issued_per_group, may_take
+
+ALPHAS = st.one_of(st.none(), st.integers(0, 8))
+
+
+@pytest.mark.parametrize(("n", "keeps"), [(3, True), (4, True), (5, False), (10, False)])
+def test_truth_table_at_alpha_1(n: int, keeps: bool) -> None:
+    assert may_take(n - 3, 1) is keeps  # v0 = 3
+
+
+@pytest.mark.parametrize(
+    ("alpha", "kept"), [(1, [True, True, False]), (0, [True, False, False]), (2, [True, True, True])]
+)
+def test_one_update_counts_one(alpha: int, kept: list[bool]) -> None:
+    assert [may_take(current - 4, alpha) for current in (4, 5, 6)] == kept
+
+
+def test_off_the_lineage_is_never_taken_and_never_alive() -> None:
+    assert not may_take(None, None)
+    assert not may_take(None, 5)
+    assert not is_alive(None, None, is_batch_out=False)
+
+
+def test_without_a_bound_every_lag_may_be_taken() -> None:
+    assert may_take(1000, None)
+    assert is_alive(1000, None, is_batch_out=True)
+
+
+@pytest.mark.parametrize(
+    ("lag", "alpha", "is_out", "alive"),
+    [
+        (0, 0, False, True),
+        (0, 0, True, False),  # the next take is at n + 1
+        (1, 1, False, True),
+        (1, 1, True, False),
+        (0, 1, True, True),
+        (2, 1, False, False),
+    ],
+)
+def test_a_group_lives_while_the_next_take_may_have_it(lag: int, alpha: int, is_out: bool, alive: bool) -> None:
+    assert is_alive(lag, alpha, is_batch_out=is_out) is alive
+
+
+@given(st.integers(0, 20), ALPHAS)
+def test_alive_with_no_batch_out_is_exactly_what_a_take_asks(lag: int, alpha: int | None) -> None:
+    assert is_alive(lag, alpha, is_batch_out=False) == may_take(lag, alpha)
+
+
+@given(st.integers(0, 20), ALPHAS)
+def test_a_take_never_brings_a_group_back_to_life(lag: int, alpha: int | None) -> None:
+    assert is_alive(lag, alpha, is_batch_out=False) >= is_alive(lag, alpha, is_batch_out=True)
+
+
+@pytest.mark.parametrize(
+    ("rollout_lag", "is_out", "bound"),
+    [
+        (0, False, 8),  # B = 4, eta = 1: this batch and the next
+        (0, True, 4),  # the batch that is out was one of the two
+        (1, False, 4),  # a worker one behind: what it starts is good for one take
+        (1, True, 0),
+        (2, False, 0),
+    ],
+)
+def test_admission_vectors_for_b_4_and_eta_1(rollout_lag: int, is_out: bool, bound: int) -> None:
+    found = admission_bound(rollout_lag=rollout_lag, alpha=1, is_batch_out=is_out, groups=4, overcommit=1.0)
+    assert found == bound
+
+
+@pytest.mark.parametrize(
+    ("alpha", "overcommit", "bound"), [(0, 1.0, 4), (0, 1.5, 6), (4, 1.0, 20), (0, 1.3, 5), (None, 1.0, 8)]
+)
+def test_admission_by_alpha_and_overcommit(alpha: int | None, overcommit: float, bound: int) -> None:
+    found = admission_bound(rollout_lag=0, alpha=alpha, is_batch_out=False, groups=4, overcommit=overcommit)
+    assert found == bound
+
+
+@given(st.integers(0, 6), st.integers(0, 6), st.booleans(), st.integers(1, 40))
+def test_all_that_is_admitted_can_still_be_taken(lag: int, alpha: int, is_out: bool, groups: int) -> None:
+    """With overcommit 1: the batches before a group of the bound are few enough that its lag stays within alpha."""
+    bound = admission_bound(rollout_lag=lag, alpha=alpha, is_batch_out=is_out, groups=groups, overcommit=1.0)
+    assert bound % groups == 0
+    if bound:
+        takes_before_the_last = bound // groups - 1
+        assert may_take(lag + is_out + takes_before_the_last, alpha)
+
+
+@given(st.integers(0, 6), st.integers(0, 6), st.integers(1, 40))
+def test_admission_falls_by_one_batch_for_each_version_behind(lag: int, alpha: int, groups: int) -> None:
+    here, behind = (
+        admission_bound(rollout_lag=lag + more, alpha=alpha, is_batch_out=False, groups=groups, overcommit=1.0)
+        for more in (0, 1)
+    )
+    assert here - behind in (0, groups)
+
+
+@pytest.mark.parametrize(
+    ("size", "redundancy", "issued"),
+    [(8, "1.1", 9), (10, "1.1", 11), (10, "1.11", 12), (4, "1.25", 5), (8, "1", 8), (8, 1.0, 8), (3, 1.5, 5), (4, "0.5", 4)],
+)  # fmt: skip
+def test_redundancy_is_counted_in_decimals(size: int, redundancy: str | float, issued: int) -> None:
+    assert issued_per_group(size, redundancy) == issued
+
+
+@given(st.integers(1, 64), st.decimals("1", "4", places=3))
+def test_redundancy_is_the_decimal_ceiling(size: int, redundancy: Decimal) -> None:
+    assert issued_per_group(size, str(redundancy)) == ceil(size * redundancy)
