@@ -13,6 +13,7 @@ import pytest
 from celery import Celery
 from testkit.controls import RecordingControl
 
+from headrace.cli.up.redis import EmbeddedRedis
 from headrace.client.rewards import DEAD_LETTER_QUEUE, QUEUE, TASK, RewardItem, encode_batch, queue_depth
 
 
@@ -163,6 +164,28 @@ async def test_scores_wait_for_a_control_plane_that_restarts(desk, control):
         reports = await desk.settled(2)
         await _until(lambda: queue_depth(desk.broker_url).unacknowledged == 0)
     assert reports["t0/r"].score == 0.5
+
+
+async def test_a_broker_that_dies_and_comes_back_empty_loses_nothing_that_is_sent_again(tmp_path, control):
+    redis_server = EmbeddedRedis(tmp_path, tmp_path / "redis.log")
+    redis_server.start()
+    try:
+        desk = Desk(redis_server.url, control)
+        async with desk.worker():
+            desk.send(desk.item("t0", "right"))
+            await desk.settled(1)
+            desk.send(desk.item("t1", "slow", info={"sleep_s": 1.0, "score": 0.5}))
+            await _until(lambda: queue_depth(desk.broker_url).unacknowledged == 1)
+            redis_server.process.send(signal.SIGKILL)
+            redis_server.process.finish(5)
+            await asyncio.sleep(0.5)
+            redis_server.start()
+            reports = await desk.settled(2)  # what was in hand is reported all the same
+            assert reports["t1/r"].score == 0.5
+            desk.send(desk.item("t2", "right"))
+            await desk.settled(3)
+    finally:
+        redis_server.stop()
 
 
 async def test_messages_that_are_no_batch_are_set_aside(desk):
