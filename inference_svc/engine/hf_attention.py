@@ -4,8 +4,8 @@ Transformers' own path on CPU builds one mask over the whole batch, so every que
 request: the cost grows with (sum of queries) x (sum of keys). Here the batch is cut into groups of like query length;
 a group's keys are read from the cache page by page into a padded block, and each request attends to its own row.
 
-    tokens      [ decode requests, one query each | short prefills | long prefills ]
-    read index  [ B0 x pages0 x page_size         | B1 x ...       | B2 x ...      ]   (padding reads the trash page)
+    tokens  [ decode requests, one query each | short prefills | long prefills ]
+    pages   [ B0 x pages0                     | B1 x pages1    | B2 x pages2   ]   (padding reads the trash page)
 
 Heads that share a key-value head are stacked as extra query rows, so keys are never repeated.
 """
@@ -38,7 +38,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Requests of like query length. ``mask`` is additive, [B, 1, Q, K]; ``valid`` [T] picks the real rows of B x Q."""
+    """Requests of like query length.
+
+    ``mask`` is additive, [B, 1, S x Q, K] for S query heads to a key-value head; ``pad_index`` [B x Q] spreads the
+    group's tokens over padded rows and ``valid`` [T] picks the real ones again (both None where nothing is padded).
+    """
 
     first_token: int
     n_tokens: int
@@ -60,15 +64,16 @@ def group_of(query: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PageLayout:
-    """Where a block's tokens lie in the cache's flat token view: ``block * stride + 0 .. page_size - 1``."""
+    """A block's page is ``block * stride`` in one layer's view of the cache; S query heads share a key-value head."""
 
     page_size: int
     stride: int
-    trash_index: int
+    trash_page: int
+    heads_per_kv_head: int
 
 
 def plan_groups(spans: Sequence[Span], layout: PageLayout, dtype: torch.dtype) -> tuple[list[Group], torch.Tensor]:
-    """Cut ``spans`` (already ordered by group_of) into groups, and build the read index over all of them."""
+    """Cut ``spans`` (already ordered by group_of) into groups, and list the pages that they read, in order."""
     groups: list[Group] = []
     reads: list[np.ndarray] = []
     start = first_token = first_key = 0
@@ -77,34 +82,37 @@ def plan_groups(spans: Sequence[Span], layout: PageLayout, dtype: torch.dtype) -
         while end < len(spans) and group_of(spans[end].query) == group_of(spans[start].query):
             end += 1
         members = spans[start:end]
-        read = _read_index(members, layout)
-        groups.append(_group(members, first_token, first_key, read.shape[1], dtype))
-        reads.append(read.reshape(-1))
+        pages = _pages(members, layout)
+        n_keys = pages.shape[1] * layout.page_size
+        groups.append(_group(members, first_token, first_key, n_keys, layout.heads_per_kv_head, dtype))
+        reads.append(pages.reshape(-1))
         first_token += groups[-1].n_tokens
-        first_key += read.size
+        first_key += len(members) * n_keys
         start = end
     return groups, torch.from_numpy(np.concatenate(reads))
 
 
-def _read_index(members: Sequence[Span], layout: PageLayout) -> np.ndarray:
-    """Flat token positions [B, pages x page_size] of each member's keys; missing pages read the trash page."""
+def _pages(members: Sequence[Span], layout: PageLayout) -> np.ndarray:
+    """Page numbers [B, pages] of each member's keys; past its end, the trash page."""
     n_pages = max(-(-(m.past + m.query) // layout.page_size) for m in members)
-    starts = np.full((len(members), n_pages), layout.trash_index, dtype=np.int64)
+    pages = np.full((len(members), n_pages), layout.trash_page, dtype=np.int64)
     for row, member in enumerate(members):
         used = -(-(member.past + member.query) // layout.page_size)
-        starts[row, :used] = member.blocks[:used]
-        starts[row, :used] *= layout.stride
-    return (starts[:, :, None] + np.arange(layout.page_size)).reshape(len(members), -1)
+        pages[row, :used] = member.blocks[:used]
+        pages[row, :used] *= layout.stride
+    return pages
 
 
-def _group(members: Sequence[Span], first_token: int, first_key: int, max_key: int, dtype: torch.dtype) -> Group:
+def _group(
+    members: Sequence[Span], first_token: int, first_key: int, max_key: int, shared: int, dtype: torch.dtype
+) -> Group:
     past = np.fromiter((m.past for m in members), np.int64, len(members))
     query = np.fromiter((m.query for m in members), np.int64, len(members))
     max_query = int(query.max())
     last_key = past[:, None] + np.arange(max_query)
     hidden = np.arange(max_key) > last_key[:, :, None]
-    mask = torch.zeros((len(members), 1, max_query, max_key), dtype=dtype)
-    mask.masked_fill_(torch.from_numpy(hidden).unsqueeze(1), float("-inf"))
+    mask = torch.zeros((len(members), 1, shared, max_query, max_key), dtype=dtype)
+    mask.masked_fill_(torch.from_numpy(hidden)[:, None, None], float("-inf"))
     pad_index = valid = None
     if int(query.min()) != max_query:
         offsets = np.concatenate(([0], np.cumsum(query)[:-1]))
@@ -118,7 +126,7 @@ def _group(members: Sequence[Span], first_token: int, first_key: int, max_key: i
         size=len(members),
         max_query=max_query,
         max_key=max_key,
-        mask=mask,
+        mask=mask.flatten(2, 3),
         pad_index=pad_index,
         valid=valid,
     )
@@ -135,7 +143,7 @@ def padded_attention(
     groups: Sequence[Group],
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention interface of transformers: query [1, H, T, D], key and value [1, H_kv, R, D] in read-index order.
+    """Attention interface of transformers: query [1, H, T, D], key and value [1, H_kv, R, D] in the order of the pages.
 
     Returns [1, T, H, D]. ``attention_mask`` is unused: the groups carry their own.
     """
@@ -162,10 +170,7 @@ def _attend(
     block = (group.size, group.max_key, n_kv, head_dim)
     k = keys[group.first_key : end].reshape(block).transpose(1, 2)
     v = values[group.first_key : end].reshape(block).transpose(1, 2)
-    mask = group.mask if group.max_query == 1 else group.mask.repeat(1, 1, shared, 1)
-    if group.max_query == 1:
-        mask = mask.expand(-1, -1, shared, -1)
-    out = scaled_dot_product_attention(stacked, k, v, attn_mask=mask, scale=scaling)
+    out = scaled_dot_product_attention(stacked, k, v, attn_mask=group.mask, scale=scaling)
     out = out.reshape(group.size, n_kv, shared, group.max_query, head_dim).permute(0, 3, 1, 2, 4)
     out = out.reshape(group.size * group.max_query, n_heads, head_dim)
     return out if group.valid is None else out[group.valid]

@@ -56,6 +56,27 @@ class Sampled:
     is_last: bool
 
 
+class LayerPages:
+    """The cache as one step's attention sees it: new keys and values in by token, a batch's keys out by page."""
+
+    def __init__(self, allocator: Any, write_index: torch.Tensor, pages: torch.Tensor) -> None:
+        self._allocator = allocator
+        self._write_index = write_index
+        self._pages = pages
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, kwargs: dict[str, Any] | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store states [1, H_kv, T, D] of a layer; returns its keys and values [1, H_kv, R, D] over all pages read."""
+        del kwargs
+        tokens = self._allocator._kv_token_views[layer_idx]
+        pages = self._allocator.get_cache_for_block_table(layer_idx)
+        for states, view in zip((key_states, value_states), tokens, strict=True):
+            view.index_copy_(0, self._write_index, states[0].transpose(0, 1))
+        keys, values = (view.index_select(0, self._pages).flatten(0, 1).transpose(0, 1).unsqueeze(0) for view in pages)
+        return keys, values
+
+
 class PagedBatch:
     """The requests that are running, their key-value cache, and the step over them. Not thread-safe."""
 
@@ -70,15 +91,17 @@ class PagedBatch:
         self._scheduler = FIFOScheduler(self._cache, safety_margin=0.15, max_requests_per_batch=settings.max_running)
         self._layout = hf_attention.PageLayout(
             page_size=settings.page_size,
-            stride=self._allocator.block_physical_stride,
-            trash_index=self._allocator.read_trash_index,
+            stride=self._allocator.block_physical_stride // settings.page_size,
+            trash_page=self._allocator.read_trash_index // settings.page_size,
+            heads_per_kv_head=_heads_per_kv_head(model),
         )
+        # A model that does not know the argument logits_to_keep returns a row for every token.
+        self._keeps_logits = bool(model._supports_logits_to_keep())  # type: ignore[no-untyped-call]
         self._sampling: dict[str, SamplingSpec] = {}
         self._reserved: dict[str, int] = {}
         self._n_reserved = 0
         self.prefill_tokens = 0
         self.prefix_hit_tokens = 0
-        self._no_lengths = {FULL_ATTENTION: torch.zeros(1, dtype=torch.int32)}
 
     @staticmethod
     def _build_cache(model: PreTrainedModel, settings: BatchingSettings) -> PagedAttentionCache:
@@ -191,6 +214,8 @@ class PagedBatch:
             return []
         kwargs, rows = self._lay_out(scheduled)
         logits = self._model(**kwargs).logits[0]
+        if not self._keeps_logits:
+            logits = logits[kwargs["logits_to_keep"]]
         ids: list[int] = []
         logprobs: list[float] = []
         if rows:
@@ -230,19 +255,15 @@ class PagedBatch:
                 rows.append(Row(self._sampling[state.request_id], past + query))
             if query > 1 or not state.generated_tokens:
                 self.prefill_tokens += query
-        groups, read_index = hf_attention.plan_groups(spans, self._layout, self._model.dtype)
+        groups, pages = hf_attention.plan_groups(spans, self._layout, self._model.dtype)
         kwargs: dict[str, Any] = {
             "input_ids": torch.tensor([input_ids]),
             "position_ids": torch.tensor([positions]),
             "attention_mask": None,
             "logits_to_keep": torch.tensor(last_tokens, dtype=torch.int64),
-            "cache": self._cache,
+            "cache": LayerPages(self._allocator, torch.tensor(writes), pages),
             "use_cache": False,
             "groups": groups,
-            "read_index": [read_index],
-            "write_index": [torch.tensor(writes)],
-            "cu_seq_lens_k": dict(self._no_lengths),
-            "max_length_k": {FULL_ATTENTION: 0},
         }
         return kwargs, rows
 
@@ -266,3 +287,9 @@ class PagedBatch:
                 self._scheduler.finish_request(state.request_id)
                 self._forget(state.request_id)
         return sampled
+
+
+def _heads_per_kv_head(model: PreTrainedModel) -> int:
+    config = model.config.get_text_config()
+    n_heads = int(config.num_attention_heads)
+    return n_heads // int(getattr(config, "num_key_value_heads", None) or n_heads)

@@ -118,6 +118,31 @@ async def test_broken_weights_end_the_loop_and_the_stream(harness: HfHarness) ->
         await harness.engine.load(3, "digest-3", tiny_weights(3))
 
 
+@pytest.mark.parametrize("model_type", ["llama", "qwen2", "mistral", "gpt_neox"])
+async def test_other_architectures_equal_their_plain_forward(model_type: str) -> None:
+    config = {**copy.deepcopy(TINY_CONFIG), "model_type": model_type, "sliding_window": None}
+    if model_type == "gpt_neox":
+        del config["num_key_value_heads"], config["head_dim"]
+    model = build_model(config)
+    engine = HfEngine(build_model(config), BatchingSettings(n_blocks=64))
+    await engine.start()
+    try:
+        await engine.load(0, "digest-0", model.state_dict())
+        collector = Collector(engine)
+        prompts = {f"r{n}": prompt_of(n, salt=n) for n in (1, 20, 50)}
+        for request_id, prompt in prompts.items():
+            engine.add(request_of(request_id, prompt))
+        for request_id, prompt in prompts.items():
+            received = await collector.finished(request_id)
+            with torch.no_grad():
+                tokens = torch.tensor([prompt + received.ids])
+                logprobs = torch.log_softmax(model(tokens).logits[0], -1)
+            for index, (token, logprob) in enumerate(zip(received.ids, received.logprobs, strict=True)):
+                assert abs(logprobs[len(prompt) - 1 + index, token].item() - logprob) <= 1e-5
+    finally:
+        await engine.stop()
+
+
 def test_a_request_is_bounded_by_the_cache_too() -> None:
     engine = HfEngine(build_model(copy.deepcopy(TINY_CONFIG)), BatchingSettings(n_blocks=10))
     assert engine.limits.max_length == 8 * 16 < MAX_LENGTH

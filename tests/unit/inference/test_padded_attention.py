@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from inference_svc.engine.hf_attention import PageLayout, Span, group_of, padded_attention, plan_groups
 
 PAGE, HEADS, KV_HEADS, DIM = 4, 4, 2, 8
-LAYOUT = PageLayout(page_size=PAGE, stride=PAGE, trash_index=0)
+LAYOUT = PageLayout(page_size=PAGE, stride=1, trash_page=0, heads_per_kv_head=HEADS // KV_HEADS)
 
 
 def build(lengths: list[tuple[int, int]]) -> tuple[list[Span], torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -48,8 +48,11 @@ lengths = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 40)), min_size=1
 @given(lengths)
 def test_it_equals_one_attention_per_request(pairs: list[tuple[int, int]]) -> None:
     spans, query, keys, values = build(pairs)
-    groups, read_index = plan_groups(spans, LAYOUT, torch.float32)
-    read_keys, read_values = (cache[read_index].transpose(0, 1).unsqueeze(0) for cache in (keys, values))
+    groups, pages = plan_groups(spans, LAYOUT, torch.float32)
+    read_keys, read_values = (
+        cache.view(-1, PAGE, KV_HEADS, DIM)[pages].flatten(0, 1).transpose(0, 1).unsqueeze(0)
+        for cache in (keys, values)
+    )
     out, _ = padded_attention(torch.nn.Identity(), query, read_keys, read_values, None, scaling=0.3, groups=groups)
     first = 0
     for span in spans:
@@ -67,6 +70,6 @@ def test_groups_are_cut_by_query_length(query: int, group: int) -> None:
 def test_work_does_not_grow_with_the_other_requests() -> None:
     # The keys that are read are the sum over requests, padded to the longest of a group: no cross products.
     spans, *_ = build([(20, 1)] * 8)
-    groups, read_index = plan_groups(spans, LAYOUT, torch.float32)
-    assert read_index.numel() == 8 * 24
-    assert [tuple(group.mask.shape) for group in groups] == [(8, 1, 1, 24)]
+    groups, pages = plan_groups(spans, LAYOUT, torch.float32)
+    assert pages.numel() == 8 * 6
+    assert [tuple(group.mask.shape) for group in groups] == [(8, 1, HEADS // KV_HEADS, 24)]
