@@ -132,7 +132,13 @@ def _config() -> bytes:
 @asynccontextmanager
 async def running_plant(folder: Path, engine: str) -> AsyncIterator[Plant]:
     async with RecordingControl() as control, running_node() as node, Publisher([node.address]) as publisher:
-        plant = Plant(control, node, publisher, folder, Process("proxy-0", ("proxy",), control, folder / "proxy.log"))
+        plant = Plant(
+            control,
+            node,
+            publisher,
+            folder,
+            Process("proxy-0", ("proxy", "--worker-silence-s", "2"), control, folder / "proxy.log"),
+        )
         worker = ("worker", "--engine", engine, "--scripted-t0-s", "0.01", "--max-running", "8", "--max-len", "256")
         plant.workers = [plant.process(f"inference-{index}", *worker) for index in range(2)]
         try:
@@ -172,6 +178,24 @@ async def test_a_killed_worker_costs_nothing_but_time(tmp_path: Path) -> None:
         more = await plant.caller().start_many(8, 20)
         await finished(*more, within_s=START_S)
         assert {turn.workers[0] for turn in more} == {worker.worker_id for worker in plant.workers}
+
+
+async def test_a_worker_that_hangs_is_lost_and_comes_back_when_it_wakes(tmp_path: Path) -> None:
+    async with running_plant(tmp_path, "scripted") as plant:
+        runner, (hung, healthy) = plant.runner, plant.workers
+        assert runner is not None and hung.process is not None
+        turns = await plant.caller().start_many(8, 100)
+        await until(lambda: all(len(turn.ids) >= 5 for turn in turns))
+        hung.process.send_signal(signal.SIGSTOP)
+        try:
+            await finished(*turns, within_s=START_S)
+        finally:
+            hung.process.send_signal(signal.SIGCONT)
+        for turn in turns:
+            assert_unbroken(turn, 100)
+            assert turn.workers[-1] == healthy.worker_id
+        assert [lost.worker_id for lost in runner.lost] == [hung.worker_id]
+        await until(lambda: runner.serving(0) == sorted([hung.worker_id, healthy.worker_id]), START_S)
 
 
 async def test_a_killed_proxy_costs_nothing_since_callers_hold_the_tokens(tmp_path: Path) -> None:
