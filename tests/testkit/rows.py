@@ -3,10 +3,12 @@
 from collections.abc import Iterable
 from typing import Any
 
+import psycopg
+from psycopg import sql
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.db.tables import attempts, events, groups, jobs, metrics, segments, steps, versions
+from control_plane.db.tables import attempts, events, groups, jobs, metadata, metrics, segments, steps, versions
 
 
 async def add_job(connection: AsyncConnection, job_id: str = "job_1", **columns: Any) -> str:
@@ -122,3 +124,10 @@ async def add_events(connection: AsyncConnection, types: Iterable[str], job_id: 
     """Lines of a job's log."""
     rows = [{"job_id": job_id, "type": name, "data": {"n": number}} for number, name in enumerate(types)]
     await connection.execute(insert(events), rows)
+
+
+def empty_all(database_url: str) -> None:
+    """Take every row out of a migrated database."""
+    names = sql.SQL(", ").join(map(sql.Identifier, metadata.tables))
+    with psycopg.connect(database_url, autocommit=True, connect_timeout=5) as connection:
+        connection.execute(sql.SQL("TRUNCATE {} RESTART IDENTITY").format(names))

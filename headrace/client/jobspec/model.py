@@ -25,6 +25,9 @@ from headrace.client.jobspec.tasks import RewardBlock, TaskBlock
 from headrace.core.async_policy import POLICY_FIELDS, PRESETS, AsyncPolicy
 from headrace.core.staleness import issued_per_group
 
+UNBOUNDED_BY_NULL = frozenset({"alpha", "local_batch", "max_inflight"})
+"""Fields of `async` where null means no bound; anywhere else it means what the preset says."""
+
 DEFAULT_GRADER_TIMEOUT_S = 10.0
 DEFAULT_GRADER_RETRIES = 1
 DEFAULT_CORRECTION_CAP = 2.0
@@ -59,7 +62,11 @@ class JobSpec(Block):
     def policy(self) -> AsyncPolicy:
         """The asynchrony of the job: the preset's row with the fields that were given."""
         preset = PRESETS[self.async_.preset]
-        given = self.async_.model_fields_set
+        given = {
+            name
+            for name in self.async_.model_fields_set
+            if name in UNBOUNDED_BY_NULL or getattr(self.async_, name) is not None
+        }
         values = {name: getattr(self.async_ if name in given else preset, name) for name in POLICY_FIELDS}
         return AsyncPolicy(**values)
 

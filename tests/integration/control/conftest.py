@@ -5,15 +5,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 import structlog
-from psycopg import sql
 from testkit.control_plane import Served, served_control_plane
 from testkit.databases import temporary_database
+from testkit.rows import empty_all
 
 from control_plane.db.migrate import migrate
-from control_plane.db.tables import metadata
 
 
 @pytest.fixture(scope="session")
@@ -28,9 +26,7 @@ def migrated_url(postgres_url: str) -> Iterator[str]:
 def control_database_url(migrated_url: str) -> Iterator[str]:
     """The migrated database; emptied after the test."""
     yield migrated_url
-    names = sql.SQL(", ").join(map(sql.Identifier, metadata.tables))
-    with psycopg.connect(migrated_url, autocommit=True, connect_timeout=5) as connection:
-        connection.execute(sql.SQL("TRUNCATE {} RESTART IDENTITY").format(names))
+    empty_all(migrated_url)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -49,6 +49,14 @@ def test_given_fields_win_over_the_preset_null_included() -> None:
     assert (policy.alpha, policy.overcommit) == (None, 2.0)
 
 
+def test_null_where_it_bounds_nothing_is_the_presets_own_value() -> None:
+    nothing = dict.fromkeys(("interaction", "load_at", "overcommit", "repack", "on_stale"))
+    assert (
+        parse(document(**{"async": {"preset": "sync", **nothing}}, resources={"env_slots": 512})).policy
+        == PRESETS["sync"]
+    )
+
+
 @pytest.mark.parametrize(
     ("data", "pointer", "part"),
     [
