@@ -96,7 +96,7 @@ class PagedBatch:
             heads_per_kv_head=_heads_per_kv_head(model),
         )
         # A model that does not know the argument logits_to_keep returns a row for every token.
-        self._keeps_logits = bool(model._supports_logits_to_keep())  # type: ignore[no-untyped-call]
+        self._keeps_logits = bool(model._supports_logits_to_keep())  # type: ignore[operator]
         self._sampling: dict[str, SamplingSpec] = {}
         self._reserved: dict[str, int] = {}
         self._n_reserved = 0
