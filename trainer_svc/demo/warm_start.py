@@ -190,7 +190,10 @@ class _WarmStart:
     def _update(self, phase: Phase, rate: float) -> float:
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        shares = (1 - self._settings.calculator_share, self._settings.calculator_share)
+        lake = (1 - self._settings.calculator_share) * phase.n_lake / SKILLED.n_lake
+        calculator = self._settings.calculator_share * phase.n_calculator / SKILLED.n_calculator
+        # A task that is only kept speaks more softly: few demonstrations at full weight would be noise.
+        shares = (lake / (lake + calculator), calculator / (lake + calculator))
         batches = (
             self._lake.draw(phase.lake, phase.n_lake),
             self._calculator.draw(phase.calculator, phase.n_calculator),
