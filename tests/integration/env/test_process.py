@@ -37,9 +37,11 @@ async def test_a_process_registers_plays_and_drains_on_sigterm():
                 assert runner.opened.slots == 4 and runner.opened.worker_id.startswith("env-0@")
                 await runner.assign("t0")
                 assert (await runner.final()).finish_reason == "completed"
-            async with asyncio.timeout(5):
-                while not any("attempts_running" in stats for stats in control.stats.values()):
-                    await asyncio.sleep(0.05)
+                control.stats.clear()
+                async with asyncio.timeout(5):
+                    # Acknowledged: else the drain would wait for a runner that has gone.
+                    while not any(stats.get("attempts_unacknowledged") == 0 for stats in control.stats.values()):
+                        await asyncio.sleep(0.05)
             process.terminate()
             async with asyncio.timeout(10):
                 assert await process.wait() == 0

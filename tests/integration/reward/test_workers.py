@@ -14,7 +14,7 @@ from celery import Celery
 from testkit.controls import RecordingControl
 
 from headrace.cli.up.redis import EmbeddedRedis
-from headrace.client.rewards import DEAD_LETTER_QUEUE, QUEUE, TASK, RewardItem, encode_batch, queue_depth
+from headrace.client.rewards import DEAD_LETTER_QUEUE, QUEUE, TASK, QueueDepth, RewardItem, encode_batch, queue_depth
 
 
 @pytest.fixture
@@ -154,6 +154,7 @@ async def test_scores_wait_for_a_control_plane_that_restarts(desk, control):
     async with desk.worker():
         desk.send(desk.item("warm", "right"))
         await desk.settled(1)
+        await _until(lambda: queue_depth(desk.broker_url) == QueueDepth(0, 0))
         desk.send(desk.item("t0", "slow", info={"sleep_s": 1.0, "score": 0.5}))
         await _until(lambda: queue_depth(desk.broker_url).unacknowledged == 1)
         await asyncio.sleep(0.2)
@@ -174,6 +175,7 @@ async def test_a_broker_that_dies_and_comes_back_empty_loses_nothing_that_is_sen
         async with desk.worker():
             desk.send(desk.item("t0", "right"))
             await desk.settled(1)
+            await _until(lambda: queue_depth(desk.broker_url) == QueueDepth(0, 0))
             desk.send(desk.item("t1", "slow", info={"sleep_s": 1.0, "score": 0.5}))
             await _until(lambda: queue_depth(desk.broker_url).unacknowledged == 1)
             redis_server.process.send(signal.SIGKILL)
