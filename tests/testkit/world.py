@@ -123,6 +123,7 @@ class World:
         self.trainer, self.trainer_step, self.checkpoints = "trainer@0", 0, {0}
         self.is_trainer_up = True
         self.recorded: dict[int, did.StepFinished] = {}
+        self.parts: dict[tuple[str, int], set[int]] = {}
         self.ended: do.EndJob | None = None
         self.generation = 0
         self.n_events = 0
@@ -185,12 +186,16 @@ class World:
     # -- the other processes -----------------------------------------------------------------------------------------
 
     def _connect(self) -> None:
-        self.later(0.1, did.EnvOpened(self.env, 64, frozenset(self.env_running)))
+        self.later(0.1, lambda: self._open_env(self.env))
         self.later(0.2, did.WorkersChanged(frozenset(self.workers)))
         self.later(0.2, did.ProxyOpened("proxy@0"))
         self.later(0.3, self._attach_trainer)
         for worker in self.workers:
             self.later(0.25, lambda w=worker: self._report(w))
+
+    def _open_env(self, env: str) -> None:
+        if env == self.env:  # not killed again before it could open
+            self.deliver(did.EnvOpened(env, 64, frozenset(self.env_running)))
 
     def _attach_trainer(self) -> None:
         if self.is_trainer_up:
@@ -204,7 +209,7 @@ class World:
         self.generation += 1
         lost, self.env, self.env_running = self.env, f"env@{self.generation}", {}
         self.deliver(did.EnvLost(lost))
-        self.later(1.0, did.EnvOpened(self.env, 64, frozenset()))
+        self.later(1.0, lambda fresh=self.env: self._open_env(fresh))
 
     def kill_worker(self) -> None:
         self.generation += 1
@@ -279,6 +284,13 @@ class World:
         if worker in self.workers:
             self.resident[worker].add(version)
             self.deliver(did.WeightsPrefetched(worker, version))
+            if self.plan.policy.load_at == "drain" and self.serving[worker] is not None:
+                self.later(self.rng.uniform(0.2, 3.0), lambda: self._drained(worker))
+
+    def _drained(self, worker: str) -> None:
+        """A worker that has drained loads the newest version that it holds."""
+        if worker in self.workers and (self.serving[worker] or 0) < max(self.resident[worker]):
+            self._updated(worker, max(self.resident[worker]))
 
     def _updated(self, worker: str, version: int) -> None:
         if worker in self.workers:
@@ -313,9 +325,11 @@ class World:
         if self.env_running.get(action.key) is not action:
             return
         if self.rng.random() < self.chances.env_failure:
-            return self._fail(action, "env", "step_timeout")
+            self._fail(action, "env", "step_timeout")
+            return
         if self.rng.random() < self.chances.infra_failure:
-            return self._fail(action, "infra", "stream_lost")
+            self._fail(action, "infra", "stream_lost")
+            return
         del self.env_running[action.key]
         has_env_reward = self.plan.task(action.task).has_env_reward
         self.deliver(
@@ -345,29 +359,34 @@ class World:
                 self.later(self.rng.uniform(0.05, 1.0), did.RewardReported(action.key, name, score))
 
     def _train(self, action: do.TrainStep) -> None:
+        """Parts of a step may come one by one, or again; the step finishes with its last one."""
         trainer = self.trainer
         known = self.recorded.get(action.publish_version)
         if known is not None:
             self.later(0.05, lambda: self.deliver(known) if trainer == self.trainer else None)
             return
+        parts = self.parts.setdefault((trainer, action.publish_version), set())
+        is_new = action.part not in parts
+        parts.add(action.part)
+        if is_new and action.part == action.n_parts - 1:
+            assert parts == set(range(action.n_parts)), (action.step, parts)
+            self.later(self.rng.uniform(0.5, 2.0), lambda: self._finish_step(action, trainer))
 
-        def finish() -> None:
-            if trainer != self.trainer or action.publish_version in self.recorded:
-                return
-            assert self.trainer_step == action.step - 1, (self.trainer_step, action.step)
-            self.trainer_step = action.step
-            every = self.plan.checkpoint_every
-            if every and action.step % every == 0:
-                self.checkpoints.add(action.step)
-            event = did.StepFinished(
-                action.step,
-                action.batch_digest,
-                action.publish_version,
-                f"digest-{action.publish_version}",
-                10,
-                checkpoint_step=max(c for c in self.checkpoints if c <= action.step),
-            )
-            self.recorded[action.publish_version] = event
-            self.deliver(event)
-
-        self.later(self.rng.uniform(0.5, 2.0), finish)
+    def _finish_step(self, action: do.TrainStep, trainer: str) -> None:
+        if trainer != self.trainer or action.publish_version in self.recorded:
+            return
+        assert self.trainer_step == action.step - 1, (self.trainer_step, action.step)
+        self.trainer_step = action.step
+        every = self.plan.checkpoint_every
+        if every and action.step % every == 0:
+            self.checkpoints.add(action.step)
+        event = did.StepFinished(
+            action.step,
+            action.batch_digest,
+            action.publish_version,
+            f"digest-{action.publish_version}",
+            10,
+            checkpoint_step=max(c for c in self.checkpoints if c <= action.step),
+        )
+        self.recorded[action.publish_version] = event
+        self.deliver(event)

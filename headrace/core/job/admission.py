@@ -4,9 +4,12 @@ New groups are gated by staleness, demand and room; siblings, refills and evalua
 """
 
 from collections import defaultdict
+from dataclasses import dataclass
 
+from headrace.core.buffer import BYTES_PER_TOKEN
 from headrace.core.job import swaps
 from headrace.core.job.actions import Action, AssignAttempt
+from headrace.core.job.plan import JobPlan
 from headrace.core.job.rows import Attempt, Group, GroupState, Key
 from headrace.core.job.state import JobState, Phase, Requeue
 from headrace.core.seeds import derive, sampling_seed
@@ -33,12 +36,15 @@ def _admit_groups(state: JobState, now: float) -> None:
     waiting = _waiting_by_task(state)
     room = {task: _room(state, version, task, quota, waiting[task]) for task, quota in quotas.items()}
     inflight = sum(len(group.live) for group in state.groups.values() if group.purpose == "train")
-    limit = state.plan.policy.max_inflight
+    limit, reserved = state.plan.policy.max_inflight, _reserved(state)
     # Lockstep: what starts on an empty pipeline is one cohort; a replacement that starts later steps alone.
     is_cohort = state.plan.policy.interaction == "lockstep" and not any(waiting.values())
     cohort = f"step-{_steps_taken(state) + 1}" if is_cohort else ""
     while any(left > 0 for left in room.values()):
         if limit is not None and inflight + state.plan.issued > limit:
+            return
+        if not reserved.admit(state.plan):
+            state.counters["admission_blocked_by_buffer"] += 1
             return
         task = min(
             (name for name, left in room.items() if left > 0), key=lambda name: (waiting[name] / quotas[name], name)
@@ -51,6 +57,38 @@ def _admit_groups(state: JobState, now: float) -> None:
         waiting[task] += 1
         room[task] -= 1
         inflight += state.plan.issued
+
+
+@dataclass(slots=True)
+class _Reserved:
+    """Trajectories and bytes that waiting groups hold, each group with room for all it may ever have."""
+
+    trajectories: int
+    n_bytes: float
+    bytes_per_trajectory: float
+
+    def admit(self, plan: JobPlan) -> bool:
+        """Whether one more group fits; it is counted in when it does."""
+        wanted = plan.issued * self.bytes_per_trajectory
+        fits = plan.room.has_room(
+            held=self.trajectories, held_bytes=int(self.n_bytes), wanted=plan.issued, wanted_bytes=int(wanted)
+        )
+        if fits:
+            self.trajectories += plan.issued
+            self.n_bytes += wanted
+        return fits
+
+
+def _reserved(state: JobState) -> _Reserved:
+    mean = state.totals.get("tokens", 0.0) / max(state.totals.get("trajectories", 0.0), 1.0) * BYTES_PER_TOKEN
+    held, n_bytes = 0, 0.0
+    for group in state.train_groups(*_WAITING):
+        live = group.live
+        reserved = len(live) if group.state is GroupState.READY else max(len(live), state.plan.issued)
+        known = sum(member.n_tokens for member in live) * BYTES_PER_TOKEN
+        held += reserved
+        n_bytes += known + mean * (reserved - sum(1 for member in live if member.n_tokens))
+    return _Reserved(held, n_bytes, mean)
 
 
 def current_quotas(state: JobState) -> dict[str, int]:
@@ -68,17 +106,24 @@ def current_quotas(state: JobState) -> dict[str, int]:
 
 
 def _waiting_by_task(state: JobState) -> dict[str, int]:
+    """Groups not taken yet, and those of a step that is still being filled: both fill the batches that are due."""
     waiting = dict.fromkeys((task.name for task in state.plan.tasks), 0)
     for group in state.train_groups(*_WAITING):
         waiting[group.task] += 1
+    if state.step_out is not None and not state.is_batch_out:
+        for taken in state.step_out.groups:
+            waiting[taken.task] += 1
     return waiting
 
 
 def _rollout_version(state: JobState) -> int | None:
-    """The oldest version that a routable worker serves: whoever takes the group lags at most by that."""
+    """The oldest version that a routable worker serves: whoever takes the group lags at most by that.
+
+    Where workers drain on their own, new trajectories go to those that have drained: the newest version served.
+    """
     serving = [w.serving_version for w in swaps.barrier(state) if w.serving_version is not None]
     live = [version for version in serving if state.lineage.is_live(version)]
-    return min(live, default=None)
+    return (max if state.plan.policy.load_at == "drain" else min)(live, default=None)
 
 
 def _room(state: JobState, version: int, task: str, quota: int, waiting: int) -> int:
@@ -97,7 +142,9 @@ def _room(state: JobState, version: int, task: str, quota: int, waiting: int) ->
 
 
 def _steps_taken(state: JobState) -> int:
-    return max([state.step, *state.steps], default=0)
+    """Steps whose batch is whole; one that is still being filled needs groups yet."""
+    is_filling = state.step_out is not None and not state.is_batch_out
+    return max([state.step, *state.steps], default=0) - is_filling
 
 
 def _next_prompt(state: JobState, task: str) -> Requeue | None:

@@ -79,6 +79,8 @@ def finished(state: JobState, event: AttemptFinished, now: float) -> list[Action
     attempt.reward = task.env_reward_weight * event.env_reward if task.has_env_reward and event.env_reward else 0.0
     if not attempt.pending_rewards:
         return actions + _scored(state, attempt, now)
+    if attempt.purpose == "train":
+        actions += groups.settle(state, state.groups[attempt.group_id], now)
     return actions + score_waiting(state, now)
 
 
@@ -96,6 +98,8 @@ def _record(state: JobState, attempt: Attempt, event: AttemptFinished, now: floa
     graded = state.plan.task(attempt.task).reward_names  # such a name means: this grader has reported
     attempt.reward_components = {k: v for k, v in event.reward_components.items() if k not in graded}
     attempt.finished_at = now
+    state.totals["tokens"] = state.totals.get("tokens", 0.0) + event.n_tokens
+    state.totals["trajectories"] = state.totals.get("trajectories", 0.0) + 1
     attempt.finish_version = state.lineage.current
     attempt.start_version = event.segments[0].policy_version if event.segments else attempt.start_version
     state.ledger.discarded_tokens += event.discarded_tokens

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from headrace.core.censoring import Censoring
+from headrace.core.flow import Flow
 from headrace.core.job.machine import JobMachine
 from headrace.core.job.plan import JobPlan
 from headrace.core.job.rows import Group, Step
@@ -38,6 +40,9 @@ def dump(state: JobState) -> dict[str, Any]:
     stored: dict[str, Any] = {name: getattr(state, name) for name in _PLAIN}
     stored["cursors"] = dict(state.cursors)
     stored["counters"] = dict(state.counters)
+    stored["histograms"] = dict(state.histograms)
+    stored["censoring"] = state.censoring.to_json()
+    stored["buffer"] = state.buffer.to_json()
     stored["requeues"] = [asdict(requeue) for requeue in state.requeues]
     stored["evaluation"] = _dump_evaluation(state.evaluation)
     return stored
@@ -79,6 +84,9 @@ def restore(job: StoredJob) -> JobMachine:
     state.marks = dict(stored["marks"])
     state.cursors.update(stored["cursors"])
     state.counters.update(stored["counters"])
+    state.histograms.update(stored["histograms"])
+    state.censoring = Censoring.from_json(stored["censoring"])
+    state.buffer = Flow.from_json(stored["buffer"])
     state.requeues = [Requeue(**requeue) for requeue in stored["requeues"]]
     state.evaluation = _load_evaluation(stored["evaluation"])
     state.ledger = Ledger.from_json(job.ledger)

@@ -10,6 +10,7 @@ from headrace.core.job.actions import Action, PinVersion, PrefetchWeights, Retai
 from headrace.core.job.events import ProxyOpened, WeightsPrefetched, WeightsUpdated, WorkerReported, WorkersChanged
 from headrace.core.job.rows import GroupState
 from headrace.core.job.state import JobState, RolloutWorker
+from headrace.core.ledger import AttemptState
 
 MAX_FAULTS = 5
 
@@ -23,8 +24,12 @@ def begin(state: JobState, now: float) -> list[Action]:
 
 
 def pinned(state: JobState) -> frozenset[int]:
-    """Versions beside the current one that the store must keep: under evaluation, and the last checkpoint's."""
+    """Versions beside the current one that the store must keep: under evaluation, the last checkpoint's, and, where a
+    trajectory stays with one version, those of everything that runs (a lost worker's successor loads it)."""
     pinned = {state.evaluation.policy_version} if state.evaluation else set()
+    if _drains(state):
+        running = (a.start_version for a in state.attempts.values() if a.state is AttemptState.RUNNING)
+        pinned |= {version for version in running if version is not None}
     checkpointed = state.lineage.live_version_of_step(state.checkpoint_step)
     if checkpointed is not None:
         pinned.add(checkpointed)
@@ -47,8 +52,14 @@ def barrier(state: JobState) -> list[RolloutWorker]:
 
 
 def is_settled(state: JobState) -> bool:
-    """Whether every worker of the barrier serves the current version, and there is at least one."""
+    """Whether every worker of the barrier serves the current version, and there is at least one.
+
+    Workers that drain on their own have no barrier: one that serves any live version is enough.
+    """
     workers = barrier(state)
+    if _drains(state):
+        serving = (worker.serving_version for worker in workers)
+        return any(version is not None and state.lineage.is_live(version) for version in serving)
     return bool(workers) and all(worker.serving_version == state.lineage.current for worker in workers)
 
 
@@ -59,6 +70,9 @@ def advance(state: JobState, now: float, *, can_fill: bool) -> list[Action]:
         return []
     _expire(state, version, now)
     workers = barrier(state)
+    if _drains(state):
+        # A worker that serves nothing, or a dead branch, has nothing to drain; the others load when they have drained.
+        workers = [w for w in workers if version in w.resident and not _serves_live(state, w)]
     if not workers or any(version not in worker.resident for worker in workers):
         return []
     state.marks.setdefault("resident", now)
@@ -72,6 +86,14 @@ def advance(state: JobState, now: float, *, can_fill: bool) -> list[Action]:
         return []
     mode = state.plan.policy.on_load if _is_rollout_open(state) else "continue"
     return [UpdateWeights(version, mode, tuple(sorted(worker.worker_id for worker in behind)))]
+
+
+def _drains(state: JobState) -> bool:
+    return state.plan.policy.load_at == "drain"
+
+
+def _serves_live(state: JobState, worker: RolloutWorker) -> bool:
+    return worker.serving_version is not None and state.lineage.is_live(worker.serving_version)
 
 
 def _expire(state: JobState, version: int, now: float) -> None:

@@ -10,7 +10,7 @@ from headrace.core.async_policy import PRESETS
 from headrace.core.job.plan import EvalPlan, JobPlan, Limits, TaskPlan
 from headrace.core.job.state import Phase
 
-PRESET_NAMES = ("sync", "sync_plus", "one_off", "partial", "bounded")
+PRESET_NAMES = ("sync", "sync_plus", "one_off", "stream", "partial", "bounded", "independent")
 CALM = Chances()
 ROUGH = Chances(
     env_failure=0.05,
@@ -47,6 +47,7 @@ def plan(preset: str, rng: random.Random) -> JobPlan:
         policy=PRESETS[preset],
         redundancy=rng.choice(["1", "1.25", "1.5"]),
         on_short=rng.choice(["drop", "shrink"]),
+        updates_per_step=rng.choice([1, 2, 3]),
         checkpoint_every=rng.choice([0, 1, 2]),
         evaluation=EvalPlan(episodes=rng.choice([0, 2]), deadline_s=60.0),
         limits=Limits(step_s=2000.0, quota_patience_s=10.0, stale_deadline_s=20.0, prefetch_s=10.0, update_s=10.0),
