@@ -16,6 +16,8 @@ def step_to_wire(action: do.TrainStep, *, weights_address: str, probe: list[pb.P
             groups=[_group_to_wire(group) for group in action.groups],
             probe=probe,
             weights_address=weights_address,
+            part=action.part,
+            n_parts=action.n_parts,
         )
     )
 
@@ -34,7 +36,7 @@ def _member_to_wire(member: BatchMember) -> pb.TrainMember:
         reward=member.reward,
         is_truncated=member.is_truncated,
         lag=member.lag,
-        weight=1.0,
+        weight=member.weight,
     )
 
 

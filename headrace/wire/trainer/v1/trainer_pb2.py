@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from headrace.wire.common.v1 import common_pb2 as headrace_dot_wire_dot_common_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&headrace/wire/trainer/v1/trainer.proto\x12\x18headrace.wire.trainer.v1\x1a$headrace/wire/common/v1/common.proto\"J\n\x0cTrainerFrame\x12:\n\x08\x63ommands\x18\x01 \x03(\x0b\x32(.headrace.wire.trainer.v1.TrainerCommand\"\xbe\x02\n\x0eTrainerCommand\x12\x36\n\x04open\x18\x01 \x01(\x0b\x32&.headrace.wire.trainer.v1.OpenTrainingH\x00\x12\x34\n\x05train\x18\x02 \x01(\x0b\x32#.headrace.wire.trainer.v1.TrainStepH\x00\x12>\n\ncheckpoint\x18\x03 \x01(\x0b\x32(.headrace.wire.trainer.v1.SaveCheckpointH\x00\x12\x38\n\x05\x63lose\x18\x04 \x01(\x0b\x32\'.headrace.wire.trainer.v1.CloseTrainingH\x00\x12\x39\n\x07publish\x18\x05 \x01(\x0b\x32&.headrace.wire.trainer.v1.PublishStateH\x00\x42\t\n\x07\x63ommand\"\x89\x01\n\x0cOpenTraining\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tjob_epoch\x18\x02 \x01(\x04\x12\x11\n\tspec_json\x18\x03 \x01(\t\x12\x17\n\x0fweights_address\x18\x04 \x01(\t\x12\x19\n\x0crestore_step\x18\x05 \x01(\x04H\x00\x88\x01\x01\x42\x0f\n\r_restore_step\"}\n\x0cPublishState\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12\x1b\n\x0eparent_version\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x0c\n\x04step\x18\x03 \x01(\x04\x12\x17\n\x0fweights_address\x18\x04 \x01(\tB\x11\n\x0f_parent_version\"\xe5\x01\n\tTrainStep\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\x14\n\x0c\x62\x61tch_digest\x18\x02 \x01(\t\x12\x16\n\x0epolicy_version\x18\x03 \x01(\x04\x12\x17\n\x0fpublish_version\x18\x04 \x01(\x04\x12\x34\n\x06groups\x18\x05 \x03(\x0b\x32$.headrace.wire.trainer.v1.TrainGroup\x12\x34\n\x05probe\x18\x06 \x03(\x0b\x32%.headrace.wire.trainer.v1.ProbeSample\x12\x17\n\x0fweights_address\x18\x07 \x01(\t\"d\n\nTrainGroup\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\x36\n\x07members\x18\x03 \x03(\x0b\x32%.headrace.wire.trainer.v1.TrainMember\"\xb7\x01\n\x0bTrainMember\x12\x30\n\x03key\x18\x01 \x01(\x0b\x32#.headrace.wire.common.v1.AttemptKey\x12\x0f\n\x07sibling\x18\x02 \x01(\r\x12\x12\n\ntoken_blob\x18\x03 \x01(\t\x12\x13\n\x06reward\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x0cis_truncated\x18\x05 \x01(\x08\x12\x0b\n\x03lag\x18\x06 \x01(\x04\x12\x0e\n\x06weight\x18\x07 \x01(\x02\x42\t\n\x07_reward\"W\n\x0bProbeSample\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x10\n\x08n_prompt\x18\x02 \x01(\r\x12\x10\n\x08logprobs\x18\x03 \x03(\x02\x12\x11\n\tworker_id\x18\x04 \x01(\t\"\x10\n\x0eSaveCheckpoint\"$\n\rCloseTraining\x12\x13\n\x0b\x65xport_path\x18\x01 \x01(\t\"K\n\x11TrainerEventFrame\x12\x36\n\x06\x65vents\x18\x01 \x03(\x0b\x32&.headrace.wire.trainer.v1.TrainerEvent\"\xc1\x03\n\x0cTrainerEvent\x12:\n\x06opened\x18\x01 \x01(\x0b\x32(.headrace.wire.trainer.v1.TrainingOpenedH\x00\x12=\n\tpublished\x18\x02 \x01(\x0b\x32(.headrace.wire.trainer.v1.StatePublishedH\x00\x12:\n\x08progress\x18\x03 \x01(\x0b\x32&.headrace.wire.trainer.v1.StepProgressH\x00\x12:\n\x08\x66inished\x18\x04 \x01(\x0b\x32&.headrace.wire.trainer.v1.StepFinishedH\x00\x12?\n\ncheckpoint\x18\x05 \x01(\x0b\x32).headrace.wire.trainer.v1.CheckpointSavedH\x00\x12:\n\x06\x63losed\x18\x06 \x01(\x0b\x32(.headrace.wire.trainer.v1.TrainingClosedH\x00\x12\x38\n\x05\x66\x61ult\x18\x07 \x01(\x0b\x32\'.headrace.wire.trainer.v1.TrainingFaultH\x00\x42\x07\n\x05\x65vent\"\xae\x02\n\x0eTrainingOpened\x12\x11\n\tjob_epoch\x18\x01 \x01(\x04\x12\x11\n\tworker_id\x18\x02 \x01(\t\x12\x0c\n\x04step\x18\x03 \x01(\x04\x12\x16\n\x0epolicy_version\x18\x04 \x01(\x04\x12M\n\x0bmodel_files\x18\x05 \x03(\x0b\x32\x38.headrace.wire.trainer.v1.TrainingOpened.ModelFilesEntry\x12\x14\n\x0cn_parameters\x18\x06 \x01(\x04\x12\x12\n\nvocab_size\x18\x07 \x01(\r\x12\x0f\n\x07max_len\x18\x08 \x01(\r\x12\x13\n\x0bis_attached\x18\t \x01(\x08\x1a\x31\n\x0fModelFilesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"|\n\x0eStatePublished\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12\x10\n\x08manifest\x18\x02 \x01(\x0c\x12\x0e\n\x06push_s\x18\x03 \x01(\x01\x12\x1b\n\x13publication_stall_s\x18\x04 \x01(\x01\x12\x13\n\x0b\x62ytes_moved\x18\x05 \x01(\x04\"H\n\x0cStepProgress\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\r\n\x05phase\x18\x02 \x01(\t\x12\x0c\n\x04\x64one\x18\x03 \x01(\r\x12\r\n\x05total\x18\x04 \x01(\r\"\xa0\x03\n\x0cStepFinished\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\x14\n\x0c\x62\x61tch_digest\x18\x02 \x01(\t\x12\x17\n\x0fpublish_version\x18\x03 \x01(\x04\x12\x10\n\x08manifest\x18\x04 \x01(\x0c\x12\x44\n\x07metrics\x18\x05 \x03(\x0b\x32\x33.headrace.wire.trainer.v1.StepFinished.MetricsEntry\x12\x44\n\x07seconds\x18\x06 \x03(\x0b\x32\x33.headrace.wire.trainer.v1.StepFinished.SecondsEntry\x12\x13\n\x0b\x62ytes_moved\x18\x07 \x01(\x04\x12\x12\n\nis_skipped\x18\x08 \x01(\x08\x12\x13\n\x0bskip_reason\x18\t \x01(\t\x12\x17\n\x0f\x63heckpoint_step\x18\n \x01(\x04\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a.\n\x0cSecondsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"-\n\x0f\x43heckpointSaved\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\x0c\n\x04path\x18\x02 \x01(\t\"%\n\x0eTrainingClosed\x12\x13\n\x0b\x65xport_path\x18\x01 \x01(\t\"L\n\rTrainingFault\x12-\n\x05\x66\x61ult\x18\x01 \x01(\x0b\x32\x1e.headrace.wire.common.v1.Fault\x12\x0c\n\x04step\x18\x02 \x01(\x04\"$\n\x0eInspectRequest\x12\x12\n\nmodel_path\x18\x01 \x01(\t\"{\n\x0fInspectResponse\x12\x14\n\x0c\x61rchitecture\x18\x01 \x01(\t\x12\x12\n\nvocab_size\x18\x02 \x01(\r\x12\x0f\n\x07max_len\x18\x03 \x01(\r\x12-\n\x05\x66\x61ult\x18\x04 \x01(\x0b\x32\x1e.headrace.wire.common.v1.Fault2\xc9\x01\n\x07Trainer\x12^\n\x03Run\x12&.headrace.wire.trainer.v1.TrainerFrame\x1a+.headrace.wire.trainer.v1.TrainerEventFrame(\x01\x30\x01\x12^\n\x07Inspect\x12(.headrace.wire.trainer.v1.InspectRequest\x1a).headrace.wire.trainer.v1.InspectResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&headrace/wire/trainer/v1/trainer.proto\x12\x18headrace.wire.trainer.v1\x1a$headrace/wire/common/v1/common.proto\"J\n\x0cTrainerFrame\x12:\n\x08\x63ommands\x18\x01 \x03(\x0b\x32(.headrace.wire.trainer.v1.TrainerCommand\"\xbe\x02\n\x0eTrainerCommand\x12\x36\n\x04open\x18\x01 \x01(\x0b\x32&.headrace.wire.trainer.v1.OpenTrainingH\x00\x12\x34\n\x05train\x18\x02 \x01(\x0b\x32#.headrace.wire.trainer.v1.TrainStepH\x00\x12>\n\ncheckpoint\x18\x03 \x01(\x0b\x32(.headrace.wire.trainer.v1.SaveCheckpointH\x00\x12\x38\n\x05\x63lose\x18\x04 \x01(\x0b\x32\'.headrace.wire.trainer.v1.CloseTrainingH\x00\x12\x39\n\x07publish\x18\x05 \x01(\x0b\x32&.headrace.wire.trainer.v1.PublishStateH\x00\x42\t\n\x07\x63ommand\"\x89\x01\n\x0cOpenTraining\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tjob_epoch\x18\x02 \x01(\x04\x12\x11\n\tspec_json\x18\x03 \x01(\t\x12\x17\n\x0fweights_address\x18\x04 \x01(\t\x12\x19\n\x0crestore_step\x18\x05 \x01(\x04H\x00\x88\x01\x01\x42\x0f\n\r_restore_step\"}\n\x0cPublishState\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12\x1b\n\x0eparent_version\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x0c\n\x04step\x18\x03 \x01(\x04\x12\x17\n\x0fweights_address\x18\x04 \x01(\tB\x11\n\x0f_parent_version\"\x84\x02\n\tTrainStep\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\x14\n\x0c\x62\x61tch_digest\x18\x02 \x01(\t\x12\x16\n\x0epolicy_version\x18\x03 \x01(\x04\x12\x17\n\x0fpublish_version\x18\x04 \x01(\x04\x12\x34\n\x06groups\x18\x05 \x03(\x0b\x32$.headrace.wire.trainer.v1.TrainGroup\x12\x34\n\x05probe\x18\x06 \x03(\x0b\x32%.headrace.wire.trainer.v1.ProbeSample\x12\x17\n\x0fweights_address\x18\x07 \x01(\t\x12\x0c\n\x04part\x18\x08 \x01(\r\x12\x0f\n\x07n_parts\x18\t \x01(\r\"d\n\nTrainGroup\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\x36\n\x07members\x18\x03 \x03(\x0b\x32%.headrace.wire.trainer.v1.TrainMember\"\xb7\x01\n\x0bTrainMember\x12\x30\n\x03key\x18\x01 \x01(\x0b\x32#.headrace.wire.common.v1.AttemptKey\x12\x0f\n\x07sibling\x18\x02 \x01(\r\x12\x12\n\ntoken_blob\x18\x03 \x01(\t\x12\x13\n\x06reward\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x0cis_truncated\x18\x05 \x01(\x08\x12\x0b\n\x03lag\x18\x06 \x01(\x04\x12\x0e\n\x06weight\x18\x07 \x01(\x02\x42\t\n\x07_reward\"W\n\x0bProbeSample\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x10\n\x08n_prompt\x18\x02 \x01(\r\x12\x10\n\x08logprobs\x18\x03 \x03(\x02\x12\x11\n\tworker_id\x18\x04 \x01(\t\"\x10\n\x0eSaveCheckpoint\"$\n\rCloseTraining\x12\x13\n\x0b\x65xport_path\x18\x01 \x01(\t\"K\n\x11TrainerEventFrame\x12\x36\n\x06\x65vents\x18\x01 \x03(\x0b\x32&.headrace.wire.trainer.v1.TrainerEvent\"\xc1\x03\n\x0cTrainerEvent\x12:\n\x06opened\x18\x01 \x01(\x0b\x32(.headrace.wire.trainer.v1.TrainingOpenedH\x00\x12=\n\tpublished\x18\x02 \x01(\x0b\x32(.headrace.wire.trainer.v1.StatePublishedH\x00\x12:\n\x08progress\x18\x03 \x01(\x0b\x32&.headrace.wire.trainer.v1.StepProgressH\x00\x12:\n\x08\x66inished\x18\x04 \x01(\x0b\x32&.headrace.wire.trainer.v1.StepFinishedH\x00\x12?\n\ncheckpoint\x18\x05 \x01(\x0b\x32).headrace.wire.trainer.v1.CheckpointSavedH\x00\x12:\n\x06\x63losed\x18\x06 \x01(\x0b\x32(.headrace.wire.trainer.v1.TrainingClosedH\x00\x12\x38\n\x05\x66\x61ult\x18\x07 \x01(\x0b\x32\'.headrace.wire.trainer.v1.TrainingFaultH\x00\x42\x07\n\x05\x65vent\"\xae\x02\n\x0eTrainingOpened\x12\x11\n\tjob_epoch\x18\x01 \x01(\x04\x12\x11\n\tworker_id\x18\x02 \x01(\t\x12\x0c\n\x04step\x18\x03 \x01(\x04\x12\x16\n\x0epolicy_version\x18\x04 \x01(\x04\x12M\n\x0bmodel_files\x18\x05 \x03(\x0b\x32\x38.headrace.wire.trainer.v1.TrainingOpened.ModelFilesEntry\x12\x14\n\x0cn_parameters\x18\x06 \x01(\x04\x12\x12\n\nvocab_size\x18\x07 \x01(\r\x12\x0f\n\x07max_len\x18\x08 \x01(\r\x12\x13\n\x0bis_attached\x18\t \x01(\x08\x1a\x31\n\x0fModelFilesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"|\n\x0eStatePublished\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12\x10\n\x08manifest\x18\x02 \x01(\x0c\x12\x0e\n\x06push_s\x18\x03 \x01(\x01\x12\x1b\n\x13publication_stall_s\x18\x04 \x01(\x01\x12\x13\n\x0b\x62ytes_moved\x18\x05 \x01(\x04\"H\n\x0cStepProgress\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\r\n\x05phase\x18\x02 \x01(\t\x12\x0c\n\x04\x64one\x18\x03 \x01(\r\x12\r\n\x05total\x18\x04 \x01(\r\"\xa0\x03\n\x0cStepFinished\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\x14\n\x0c\x62\x61tch_digest\x18\x02 \x01(\t\x12\x17\n\x0fpublish_version\x18\x03 \x01(\x04\x12\x10\n\x08manifest\x18\x04 \x01(\x0c\x12\x44\n\x07metrics\x18\x05 \x03(\x0b\x32\x33.headrace.wire.trainer.v1.StepFinished.MetricsEntry\x12\x44\n\x07seconds\x18\x06 \x03(\x0b\x32\x33.headrace.wire.trainer.v1.StepFinished.SecondsEntry\x12\x13\n\x0b\x62ytes_moved\x18\x07 \x01(\x04\x12\x12\n\nis_skipped\x18\x08 \x01(\x08\x12\x13\n\x0bskip_reason\x18\t \x01(\t\x12\x17\n\x0f\x63heckpoint_step\x18\n \x01(\x04\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a.\n\x0cSecondsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"-\n\x0f\x43heckpointSaved\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\x0c\n\x04path\x18\x02 \x01(\t\"%\n\x0eTrainingClosed\x12\x13\n\x0b\x65xport_path\x18\x01 \x01(\t\"L\n\rTrainingFault\x12-\n\x05\x66\x61ult\x18\x01 \x01(\x0b\x32\x1e.headrace.wire.common.v1.Fault\x12\x0c\n\x04step\x18\x02 \x01(\x04\"$\n\x0eInspectRequest\x12\x12\n\nmodel_path\x18\x01 \x01(\t\"{\n\x0fInspectResponse\x12\x14\n\x0c\x61rchitecture\x18\x01 \x01(\t\x12\x12\n\nvocab_size\x18\x02 \x01(\r\x12\x0f\n\x07max_len\x18\x03 \x01(\r\x12-\n\x05\x66\x61ult\x18\x04 \x01(\x0b\x32\x1e.headrace.wire.common.v1.Fault2\xc9\x01\n\x07Trainer\x12^\n\x03Run\x12&.headrace.wire.trainer.v1.TrainerFrame\x1a+.headrace.wire.trainer.v1.TrainerEventFrame(\x01\x30\x01\x12^\n\x07Inspect\x12(.headrace.wire.trainer.v1.InspectRequest\x1a).headrace.wire.trainer.v1.InspectResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,45 +47,45 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PUBLISHSTATE']._serialized_start=643
   _globals['_PUBLISHSTATE']._serialized_end=768
   _globals['_TRAINSTEP']._serialized_start=771
-  _globals['_TRAINSTEP']._serialized_end=1000
-  _globals['_TRAINGROUP']._serialized_start=1002
-  _globals['_TRAINGROUP']._serialized_end=1102
-  _globals['_TRAINMEMBER']._serialized_start=1105
-  _globals['_TRAINMEMBER']._serialized_end=1288
-  _globals['_PROBESAMPLE']._serialized_start=1290
-  _globals['_PROBESAMPLE']._serialized_end=1377
-  _globals['_SAVECHECKPOINT']._serialized_start=1379
-  _globals['_SAVECHECKPOINT']._serialized_end=1395
-  _globals['_CLOSETRAINING']._serialized_start=1397
-  _globals['_CLOSETRAINING']._serialized_end=1433
-  _globals['_TRAINEREVENTFRAME']._serialized_start=1435
-  _globals['_TRAINEREVENTFRAME']._serialized_end=1510
-  _globals['_TRAINEREVENT']._serialized_start=1513
-  _globals['_TRAINEREVENT']._serialized_end=1962
-  _globals['_TRAININGOPENED']._serialized_start=1965
-  _globals['_TRAININGOPENED']._serialized_end=2267
-  _globals['_TRAININGOPENED_MODELFILESENTRY']._serialized_start=2218
-  _globals['_TRAININGOPENED_MODELFILESENTRY']._serialized_end=2267
-  _globals['_STATEPUBLISHED']._serialized_start=2269
-  _globals['_STATEPUBLISHED']._serialized_end=2393
-  _globals['_STEPPROGRESS']._serialized_start=2395
-  _globals['_STEPPROGRESS']._serialized_end=2467
-  _globals['_STEPFINISHED']._serialized_start=2470
-  _globals['_STEPFINISHED']._serialized_end=2886
-  _globals['_STEPFINISHED_METRICSENTRY']._serialized_start=2792
-  _globals['_STEPFINISHED_METRICSENTRY']._serialized_end=2838
-  _globals['_STEPFINISHED_SECONDSENTRY']._serialized_start=2840
-  _globals['_STEPFINISHED_SECONDSENTRY']._serialized_end=2886
-  _globals['_CHECKPOINTSAVED']._serialized_start=2888
-  _globals['_CHECKPOINTSAVED']._serialized_end=2933
-  _globals['_TRAININGCLOSED']._serialized_start=2935
-  _globals['_TRAININGCLOSED']._serialized_end=2972
-  _globals['_TRAININGFAULT']._serialized_start=2974
-  _globals['_TRAININGFAULT']._serialized_end=3050
-  _globals['_INSPECTREQUEST']._serialized_start=3052
-  _globals['_INSPECTREQUEST']._serialized_end=3088
-  _globals['_INSPECTRESPONSE']._serialized_start=3090
-  _globals['_INSPECTRESPONSE']._serialized_end=3213
-  _globals['_TRAINER']._serialized_start=3216
-  _globals['_TRAINER']._serialized_end=3417
+  _globals['_TRAINSTEP']._serialized_end=1031
+  _globals['_TRAINGROUP']._serialized_start=1033
+  _globals['_TRAINGROUP']._serialized_end=1133
+  _globals['_TRAINMEMBER']._serialized_start=1136
+  _globals['_TRAINMEMBER']._serialized_end=1319
+  _globals['_PROBESAMPLE']._serialized_start=1321
+  _globals['_PROBESAMPLE']._serialized_end=1408
+  _globals['_SAVECHECKPOINT']._serialized_start=1410
+  _globals['_SAVECHECKPOINT']._serialized_end=1426
+  _globals['_CLOSETRAINING']._serialized_start=1428
+  _globals['_CLOSETRAINING']._serialized_end=1464
+  _globals['_TRAINEREVENTFRAME']._serialized_start=1466
+  _globals['_TRAINEREVENTFRAME']._serialized_end=1541
+  _globals['_TRAINEREVENT']._serialized_start=1544
+  _globals['_TRAINEREVENT']._serialized_end=1993
+  _globals['_TRAININGOPENED']._serialized_start=1996
+  _globals['_TRAININGOPENED']._serialized_end=2298
+  _globals['_TRAININGOPENED_MODELFILESENTRY']._serialized_start=2249
+  _globals['_TRAININGOPENED_MODELFILESENTRY']._serialized_end=2298
+  _globals['_STATEPUBLISHED']._serialized_start=2300
+  _globals['_STATEPUBLISHED']._serialized_end=2424
+  _globals['_STEPPROGRESS']._serialized_start=2426
+  _globals['_STEPPROGRESS']._serialized_end=2498
+  _globals['_STEPFINISHED']._serialized_start=2501
+  _globals['_STEPFINISHED']._serialized_end=2917
+  _globals['_STEPFINISHED_METRICSENTRY']._serialized_start=2823
+  _globals['_STEPFINISHED_METRICSENTRY']._serialized_end=2869
+  _globals['_STEPFINISHED_SECONDSENTRY']._serialized_start=2871
+  _globals['_STEPFINISHED_SECONDSENTRY']._serialized_end=2917
+  _globals['_CHECKPOINTSAVED']._serialized_start=2919
+  _globals['_CHECKPOINTSAVED']._serialized_end=2964
+  _globals['_TRAININGCLOSED']._serialized_start=2966
+  _globals['_TRAININGCLOSED']._serialized_end=3003
+  _globals['_TRAININGFAULT']._serialized_start=3005
+  _globals['_TRAININGFAULT']._serialized_end=3081
+  _globals['_INSPECTREQUEST']._serialized_start=3083
+  _globals['_INSPECTREQUEST']._serialized_end=3119
+  _globals['_INSPECTRESPONSE']._serialized_start=3121
+  _globals['_INSPECTRESPONSE']._serialized_end=3244
+  _globals['_TRAINER']._serialized_start=3247
+  _globals['_TRAINER']._serialized_end=3448
 # @@protoc_insertion_point(module_scope)

@@ -54,7 +54,7 @@ class PublishState(_message.Message):
     def __init__(self, policy_version: _Optional[int] = ..., parent_version: _Optional[int] = ..., step: _Optional[int] = ..., weights_address: _Optional[str] = ...) -> None: ...
 
 class TrainStep(_message.Message):
-    __slots__ = ("step", "batch_digest", "policy_version", "publish_version", "groups", "probe", "weights_address")
+    __slots__ = ("step", "batch_digest", "policy_version", "publish_version", "groups", "probe", "weights_address", "part", "n_parts")
     STEP_FIELD_NUMBER: _ClassVar[int]
     BATCH_DIGEST_FIELD_NUMBER: _ClassVar[int]
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +62,8 @@ class TrainStep(_message.Message):
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     PROBE_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    N_PARTS_FIELD_NUMBER: _ClassVar[int]
     step: int
     batch_digest: str
     policy_version: int
@@ -69,7 +71,9 @@ class TrainStep(_message.Message):
     groups: _containers.RepeatedCompositeFieldContainer[TrainGroup]
     probe: _containers.RepeatedCompositeFieldContainer[ProbeSample]
     weights_address: str
-    def __init__(self, step: _Optional[int] = ..., batch_digest: _Optional[str] = ..., policy_version: _Optional[int] = ..., publish_version: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[TrainGroup, _Mapping]]] = ..., probe: _Optional[_Iterable[_Union[ProbeSample, _Mapping]]] = ..., weights_address: _Optional[str] = ...) -> None: ...
+    part: int
+    n_parts: int
+    def __init__(self, step: _Optional[int] = ..., batch_digest: _Optional[str] = ..., policy_version: _Optional[int] = ..., publish_version: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[TrainGroup, _Mapping]]] = ..., probe: _Optional[_Iterable[_Union[ProbeSample, _Mapping]]] = ..., weights_address: _Optional[str] = ..., part: _Optional[int] = ..., n_parts: _Optional[int] = ...) -> None: ...
 
 class TrainGroup(_message.Message):
     __slots__ = ("group_id", "task", "members")
