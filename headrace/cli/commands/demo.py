@@ -4,7 +4,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -18,10 +18,12 @@ from headrace.cli.server import data_dir_option, errors_as_exit_codes
 from headrace.cli.up import state
 from headrace.cli.up.layout import DataDir
 from headrace.cli.up.process import ChildProcess, Command
-from headrace.client.rest import RestClient
+from headrace.client.rest import ApiError, RestClient, Unreachable
 
 DEFAULT_JOB = Path("examples/lake_and_tools.yaml")
+DEMO_LABEL = "demo:true"
 READY_S = 180.0
+CANCEL_S = 5.0
 DOWN_S = 40.0
 
 
@@ -38,11 +40,30 @@ def demo(file: Path, overrides: tuple[str, ...], seed: int, as_json: bool, data_
     """
     spec = read_spec(file, [*_demo_model(data_dir, seed, overrides), *overrides], None)
     with errors_as_exit_codes(), _terminable(), _services(DataDir(data_dir)) as server, RestClient(server) as api:
+        _cancel_left_over(api)
         job = api.submit(spec)
         for warning in job.get("warnings", []):
             note(f"warning: {warning}")
         note(f"submitted {job['id']}; console: {server}")
-        return follow_to_end(api, job["id"], as_json=as_json, can_detach=False)
+        try:
+            return follow_to_end(api, job["id"], as_json=as_json, can_detach=False)
+        except KeyboardInterrupt:
+            _cancel(api, job["id"])
+            raise
+
+
+def _cancel_left_over(api: RestClient) -> None:
+    """A demo that was killed leaves its job unfinished, and services that start again would go on with it first."""
+    for job in api.jobs(label=DEMO_LABEL, phase=["queued", "starting", "running", "pausing", "paused"]):
+        note(f"cancelling {job['id']}, which an earlier demo left unfinished")
+        _cancel(api, job["id"])
+
+
+def _cancel(api: RestClient, job_id: str) -> None:
+    """Cancel and wait a little: what is not over when the services stop is cancelled when they are next up."""
+    with suppress(ApiError, Unreachable):
+        api.wish(job_id, "cancel")
+        api.job(job_id, wait_s=CANCEL_S, until="terminal")
 
 
 def _demo_model(data_dir: Path, seed: int, overrides: tuple[str, ...]) -> list[str]:
