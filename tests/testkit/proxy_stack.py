@@ -302,6 +302,7 @@ class Stack:
     runner: Runner
     workers: dict[str, RunningWorker] = field(default_factory=dict)
     callers: list[Caller] = field(default_factory=list)
+    published: set[int] = field(default_factory=set)
 
     def caller(self, **fields: Any) -> Caller:
         caller = Caller(self.address, **fields)
@@ -310,6 +311,8 @@ class Stack:
 
     async def add_worker(self, worker_id: str, **options: Any) -> RunningWorker:
         worker = self.workers[worker_id] = await start_worker(worker_id, **options)
+        for policy_version in sorted(self.published):
+            worker.source.put(policy_version, tiny_weights(policy_version), TINY_CONFIG)
         await self.name_workers()
         await until(lambda: worker_id in self.runner.workers, what="join")
         return worker
@@ -321,6 +324,7 @@ class Stack:
     async def make_resident(self, policy_version: int, *, without: Sequence[str] = ()) -> Manifest:
         """The same version in every worker's host memory, except those left out."""
         manifest: Manifest | None = None
+        self.published.add(policy_version)
         for worker in self.workers.values():
             weights = tiny_weights(policy_version)
             manifest = worker.source.put(policy_version, weights, TINY_CONFIG)
