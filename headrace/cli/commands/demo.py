@@ -30,7 +30,7 @@ DOWN_S = 40.0
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), default=DEFAULT_JOB)
 @set_option
-@click.option("--seed", default=0, show_default=True, help="Of the demo model's weights and demonstrations.")
+@click.option("--seed", default=1, show_default=True, help="Of the demo model's weights and demonstrations.")
 @click.option("--json", "as_json", is_flag=True, help="Only the last line of JSON.")
 @data_dir_option
 def demo(file: Path, overrides: tuple[str, ...], seed: int, as_json: bool, data_dir: Path) -> int:

@@ -24,7 +24,7 @@ def model() -> None:
 
 @model.command("init-demo")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to write  [default: DATA_DIR/models/demo]")
-@click.option("--seed", default=0, show_default=True)
+@click.option("--seed", default=1, show_default=True)
 @click.option("--force", is_flag=True, help="Make it again even when it is there.")
 @data_dir_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
