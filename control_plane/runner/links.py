@@ -9,6 +9,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+import grpc.aio
+
 from control_plane.runner.turn import StoredManifest
 from headrace.client.assignments import outcome_from_wire
 from headrace.client.weights import manifest_from_wire
@@ -49,11 +51,18 @@ class Listener(Protocol):
     def env_ids(self) -> set[str]: ...
 
 
+_REFUSALS = {
+    grpc.StatusCode.INVALID_ARGUMENT: "refused_by_service",
+    grpc.StatusCode.UNIMPLEMENTED: "service_too_old",
+}
+
+
 class Link:
     """One stream to one incarnation of a process, run as a task of its own."""
 
-    def __init__(self, worker_id: str, address: str) -> None:
+    def __init__(self, worker_id: str, address: str, listener: Listener) -> None:
         self.worker_id = worker_id
+        self._listener = listener
         self.address = address
         self._channel = channel(address)
         self._task: asyncio.Task[None] | None = None
@@ -68,6 +77,11 @@ class Link:
                 on_error(error)
 
         self._task.add_done_callback(ended)
+
+    async def _on_close(self, reason: Exception | None) -> None:
+        """A peer that refuses the job says why; anything else is a broken stream, which is opened again."""
+        if isinstance(reason, grpc.aio.AioRpcError) and reason.code() in _REFUSALS:
+            self._listener.put(did.TrainingFailed(_REFUSALS[reason.code()], f"{self.worker_id}: {reason.details()}"))
 
     def send(self, commands: Iterable[Any]) -> None:
         self.stream.send_nowait(*commands)
@@ -93,8 +107,7 @@ class EnvLink(Link):
         listener: Listener,
         opening: Callable[[], Iterable[env_pb.AssignmentCommand]],
     ) -> None:
-        super().__init__(worker_id, address)
-        self._listener = listener
+        super().__init__(worker_id, address, listener)
         self._opening = opening
         stub = env_rpc.EnvironmentsStub(self._channel)
         self.stream = StreamClient(
@@ -106,6 +119,7 @@ class EnvLink(Link):
             ),
             on_item=self._on_item,
             on_open=self._on_open,
+            on_close=self._on_close,
             name=f"env {worker_id}",
         )
 
@@ -126,8 +140,7 @@ class ProxyLink(Link):
         listener: Listener,
         opening: Callable[[], Iterable[inf_pb.ManageCommand]],
     ) -> None:
-        super().__init__(worker_id, address)
-        self._listener = listener
+        super().__init__(worker_id, address, listener)
         self._opening = opening
         self.generate = inf_rpc.InferenceStub(self._channel).Generate
         self.stream = StreamClient(
@@ -135,6 +148,7 @@ class ProxyLink(Link):
             Frames(lambda items: inf_pb.ManageFrame(commands=items), lambda frame: frame.events),
             on_item=self._on_item,
             on_open=self._on_open,
+            on_close=self._on_close,
             name=f"proxy {worker_id}",
         )
 
@@ -175,8 +189,7 @@ class TrainerLink(Link):
         listener: Listener,
         opening: Callable[[], Iterable[trn_pb.TrainerCommand]],
     ) -> None:
-        super().__init__(worker_id, address)
-        self._listener = listener
+        super().__init__(worker_id, address, listener)
         self._opening = opening
         stub = trn_rpc.TrainerStub(self._channel)
         self.stream = StreamClient(
@@ -188,6 +201,7 @@ class TrainerLink(Link):
             ),
             on_item=self._on_item,
             on_open=self._on_open,
+            on_close=self._on_close,
             name=f"trainer {worker_id}",
         )
 

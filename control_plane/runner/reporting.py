@@ -13,6 +13,7 @@ from math import isfinite
 from typing import Any
 
 from control_plane.runner.turn import MetricPoint
+from headrace.core.job import accounting
 from headrace.core.job.rows import Attempt, GroupState, Step
 from headrace.core.job.state import Changes, JobState
 from headrace.core.ledger import AttemptState
@@ -131,6 +132,9 @@ class Reporter:
             "seconds": self._last_step,
             "counters": dict(state.counters),
             "routing": self.routing,
+            "staleness": accounting.staleness(state),
+            "censoring": state.censoring.report(),
+            "flow": state.buffer.summary(now),
         }
 
 

@@ -44,6 +44,8 @@ class StepFinished:
 
 @dataclass(frozen=True, slots=True)
 class TrainingFailed:
+    """The job cannot go on: its trainer failed, or a service refused it."""
+
     code: str
     detail: str
 
