@@ -73,14 +73,18 @@ class RunnerSupervisor:
                 t.jobs.c.phase == Phase.QUEUED.value
             )
             ordered = query.order_by(t.jobs.c.priority.desc(), t.jobs.c.created_at, t.jobs.c.id)
+            is_blocked = False
             for row in await connection.execute(ordered.with_for_update(skip_locked=True)):
                 if row.desired == "cancel":
                     await self._set_phase(connection, row.id, Phase.CANCELLED, "cancelled before it started")
                     continue
+                if is_blocked:
+                    continue
                 lacking = await self._lacking(connection, row.spec)
                 if lacking:
                     await self._note(connection, row.id, row.reason, lacking)
-                    return
+                    is_blocked = True
+                    continue
                 await directory.assign(connection, row.id, "trainer", 1)
                 await directory.assign(connection, row.id, "inference", row.spec["resources"]["inference"]["max"])
                 await self._set_phase(connection, row.id, Phase.STARTING, None)
