@@ -16,6 +16,7 @@ from control_plane.db.migrate import migrate
 from control_plane.db.secrets import secret
 from control_plane.http.cursors import Cursors
 from control_plane.hub import Hub
+from control_plane.runner.supervisor import RunnerSupervisor
 from control_plane.serving import ControlServer, HttpServer
 from control_plane.settings import ControlSettings
 from control_plane.workers.service import watch_lapses
@@ -24,6 +25,7 @@ from headrace.service.logging import get_logger
 
 log = get_logger(__name__)
 
+ANY_INTERFACE = ("0.0.0.0", "::")
 DATABASE_WAIT_S = 30.0
 RETRY_S = 0.5
 
@@ -65,10 +67,10 @@ async def open_context(settings: ControlSettings, stack: AsyncExitStack) -> Cont
     return Context(settings=settings, database=database, hub=Hub(), cursors=Cursors(key))
 
 
-async def _start_runners(context: Context, stack: AsyncExitStack, control_address: str) -> None:
-    from control_plane.runner.supervisor import RunnerSupervisor
-
+async def _start_runners(context: Context, stack: AsyncExitStack, grpc_address: str) -> None:
     settings = context.settings
+    # Bound to every interface, this process does not know by which name others reach it: settings say so.
+    control_address = settings.control_address if settings.host in ANY_INTERFACE else grpc_address
     engine = make_engine(settings.database_url, pool_size=RUNNER_POOL, pool_wait_s=settings.db_pool_wait_s)
     stack.push_async_callback(engine.dispose)
     supervisor = RunnerSupervisor(engine, context.hub, settings, control_address)

@@ -21,4 +21,7 @@ class ControlSettings(ServiceSettings):
     lapse_after_s: float = Field(5.0, gt=0, description="a worker silent for so long is lapsed")
     max_body_bytes: int = Field(4 << 20, ge=1024, description="larger request bodies are refused")
     probe_timeout_s: float = Field(8.0, gt=0, description="deadline of one environment or model probe at submission")
+    sampler_modules: str = Field(
+        "", description="modules, comma-separated, whose samplers jobs may name; they are imported by the job runner"
+    )
     shutdown_s: float = Field(5.0, gt=0, description="how long open requests may take at the end")

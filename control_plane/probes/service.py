@@ -11,6 +11,7 @@ from pathlib import Path
 from control_plane.context import Context
 from control_plane.probes.clients import Verdict, inspect_model, probe_environment
 from control_plane.probes.modules import missing_name
+from control_plane.runner.samplers import SamplerRefused, sampler_of
 from control_plane.text_safety import safe_text
 from control_plane.workers import repository as workers
 from headrace.client.jobspec import JobSpec, Problem
@@ -29,11 +30,19 @@ class Findings:
 async def probe_spec(context: Context, spec: JobSpec) -> Findings:
     """Ask about the model, every environment and every grader, all at once."""
     findings = Findings()
+    _sampler(context, spec, findings)
     questions: list[Awaitable[None]] = [_model(context, spec, findings)]
     questions.extend(_environment(context, spec, index, findings) for index in range(len(spec.tasks)))
     await asyncio.gather(*questions)
     await asyncio.to_thread(_graders, spec, findings)
     return findings
+
+
+def _sampler(context: Context, spec: JobSpec, findings: Findings) -> None:
+    try:
+        sampler_of(spec.buffer.sampler, context.settings.sampler_modules)
+    except SamplerRefused as refusal:
+        findings.problems.append(Problem("/buffer/sampler", str(refusal), "see the operator's settings"))
 
 
 async def _model(context: Context, spec: JobSpec, findings: Findings) -> None:

@@ -1,14 +1,16 @@
 """The job spec as the machine's plan."""
 
 from headrace.client.jobspec import JobSpec, TaskBlock
+from headrace.core.buffer import SAMPLERS, Room, Sampler
 from headrace.core.job.plan import EvalPlan, JobPlan, Limits, TaskPlan
 
 QUEUE_ALLOWANCE_S = 20.0
 """What a reward may wait for a worker (one may have to start from zero) before it is sent again."""
 
 
-def plan_of(job_id: str, spec: JobSpec, *, export_path: str) -> JobPlan:
-    """`spec` must be resolved."""
+def plan_of(job_id: str, spec: JobSpec, *, export_path: str, sampler: Sampler | None = None) -> JobPlan:
+    """`spec` must be resolved. `sampler` None: the built-in one that the spec names."""
+    capacity_mb = spec.buffer.capacity_mb
     return JobPlan(
         job_id=job_id,
         seed=spec.seed,
@@ -20,6 +22,10 @@ def plan_of(job_id: str, spec: JobSpec, *, export_path: str) -> JobPlan:
         redundancy=str(spec.batch.redundancy),
         on_short=spec.batch.on_short,
         filter=spec.algorithm.advantage.filter,
+        sampler=sampler or SAMPLERS[spec.buffer.sampler],
+        room=Room(spec.buffer.capacity, None if capacity_mb is None else int(capacity_mb * 2**20)),
+        selection_cap=spec.algorithm.selection.cap,
+        updates_per_step=spec.algorithm.updates_per_step,
         checkpoint_every=spec.checkpoint.every,
         export_path=export_path,
         evaluation=_evaluation(spec),

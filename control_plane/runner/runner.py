@@ -19,6 +19,7 @@ from control_plane.runner.performer import Performer
 from control_plane.runner.planning import plan_of
 from control_plane.runner.probe import Prober
 from control_plane.runner.repository import JobRepository
+from control_plane.runner.samplers import sampler_of
 from control_plane.runner.scoring import RewardSender
 from control_plane.runner.turn import StoredManifest
 from control_plane.runner.turning import TurnTaker, ended
@@ -56,6 +57,7 @@ class Tools:
     hub: Hub
     sender: RewardSender
     export_root: str
+    sampler_modules: str
     lease_ttl_s: float
 
 
@@ -68,7 +70,12 @@ class Runner:
         self._epoch = epoch
         self._spec = spec
         self._repository = JobRepository(tools.engine, job_id, epoch, tools.lease_ttl_s)
-        self._plan = plan_of(job_id, spec, export_path=spec.checkpoint.export or f"{tools.export_root}/{job_id}")
+        self._plan = plan_of(
+            job_id,
+            spec,
+            export_path=spec.checkpoint.export or f"{tools.export_root}/{job_id}",
+            sampler=sampler_of(spec.buffer.sampler, tools.sampler_modules),
+        )
         self._turns: TurnTaker
         self._inbox = Inbox()
         self._prober = Prober(job_id, spec.seed)

@@ -16,6 +16,7 @@ from control_plane.db import tables as t
 from control_plane.hub import Hub
 from control_plane.runner import directory, lease
 from control_plane.runner.runner import Runner, Tools
+from control_plane.runner.samplers import SamplerRefused
 from control_plane.runner.scoring import RewardSender
 from control_plane.settings import ControlSettings
 from headrace.client.jobspec import SpecError, parse
@@ -38,7 +39,8 @@ class RunnerSupervisor:
         self._hub = hub
         self._holder = f"{socket.gethostname()}:{os.getpid()}"
         self._sender = RewardSender(settings.broker_url, control_address)
-        self._tools = Tools(engine, hub, self._sender, os.path.abspath(f"{settings.data_dir}/models"), LEASE_TTL_S)
+        export_root = os.path.abspath(f"{settings.data_dir}/models")
+        self._tools = Tools(engine, hub, self._sender, export_root, settings.sampler_modules, LEASE_TTL_S)
         self._runners: dict[str, asyncio.Task[None]] = {}
         self._crashes: dict[str, int] = {}
         self._task: asyncio.Task[None] | None = None
@@ -141,6 +143,8 @@ class RunnerSupervisor:
             raise
         except SpecError as error:
             await self._fail(job_id, f"spec_unreadable: {error}")
+        except SamplerRefused as error:
+            await self._fail(job_id, f"sampler_refused: {error}")
         except (SQLAlchemyError, OSError) as error:
             log.warning("runner_interrupted", job_id=job_id, reason=str(error))
             await self._let_go(job_id, epoch)

@@ -9,6 +9,7 @@ MAX_INT = 2**53 - 1
 
 NAME_PATTERN = r"^[^\x00-\x1f\x7f]+$"
 IDENT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+SAMPLER_PATTERN = r"^(fifo|freshest|priority|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*)$"
 IMPORT_PATH_PATTERN = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
 
 

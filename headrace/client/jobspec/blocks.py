@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from headrace.client.jobspec.base import Block, Count, Fraction, Ident, Name, Natural, Seconds
+from headrace.client.jobspec.base import SAMPLER_PATTERN, Block, Count, Fraction, Ident, Name, Natural, Seconds
 from headrace.core.async_policy import Interaction, LoadAt, OnLoad, OnStale, Overlap, RewardAt, TrainOn
 
 PresetName = Literal["sync", "sync_plus", "one_off", "stream", "partial", "bounded", "independent"]
@@ -54,6 +54,19 @@ class CorrectionBlock(Block):
     )
 
 
+class SelectionBlock(Block):
+    """Weight against what redundancy and staleness select: finished episodes are shorter than killed ones."""
+
+    type: Literal["none", "ipw"] = Field(
+        "none",
+        description="`ipw`: each trajectory weighs the inverse of its completion probability, estimated by task and "
+        "length stratum; `none`: all weigh 1.",
+    )
+    cap: Annotated[float, Field(ge=1, le=1e6)] | None = Field(
+        None, description="Largest weight. Filled with 4.0 for `ipw`, must be left out for `none`."
+    )
+
+
 class KlBlock(Block):
     """Penalty against the initial model."""
 
@@ -79,8 +92,11 @@ class AlgorithmBlock(Block):
         "none", description="`per_task`: reduce each task on its own, then average the tasks."
     )
     correction: CorrectionBlock = Field(default_factory=CorrectionBlock, description="Off-policy correction.")
+    selection: SelectionBlock = Field(default_factory=SelectionBlock, description="Selection bias.")
     updates_per_step: Annotated[int, Field(ge=1, le=1024)] = Field(
-        1, description="Optimizer updates per step, each over the step's whole groups split evenly."
+        1,
+        description="Optimizer updates per step, each over an even share of the step's whole groups. With `async."
+        "train_on: as_groups_complete` each share is trained as soon as its groups are ready.",
     )
     kl: KlBlock = Field(default_factory=KlBlock, description="KL penalty.")
     max_tokens_per_microbatch: Annotated[int, Field(ge=1, le=1 << 30)] = Field(
@@ -106,6 +122,23 @@ class BatchBlock(Block):
     )
     max_attempts: Annotated[int, Field(ge=1, le=1000)] = Field(
         3, description="Attempts per sibling: the first and its refills after failures."
+    )
+
+
+class BufferBlock(Block):
+    """The experience buffer."""
+
+    sampler: Annotated[str, Field(max_length=300, pattern=SAMPLER_PATTERN)] = Field(
+        "fifo",
+        description="Which ready groups are taken first: `fifo` (earliest v0, then arrival), `freshest`, `priority` "
+        "(largest spread of rewards), or `package.module:Class` from a module that the operator allows.",
+    )
+    capacity: Count | None = Field(
+        None,
+        description="Trajectories that may wait or run, an open group counting with all its siblings; null: no bound.",
+    )
+    capacity_mb: Annotated[float, Field(gt=0, le=1e9)] | None = Field(
+        None, description="The same in MiB of tokens; null: no bound."
     )
 
 
@@ -234,6 +267,7 @@ __all__ = [
     "AlgorithmBlock",
     "AsyncBlock",
     "BatchBlock",
+    "BufferBlock",
     "CheckpointBlock",
     "EvalBlock",
     "Labels",

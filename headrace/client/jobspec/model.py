@@ -12,6 +12,7 @@ from headrace.client.jobspec.blocks import (
     AlgorithmBlock,
     AsyncBlock,
     BatchBlock,
+    BufferBlock,
     CheckpointBlock,
     EvalBlock,
     Labels,
@@ -31,6 +32,7 @@ UNBOUNDED_BY_NULL = frozenset({"alpha", "local_batch", "max_inflight"})
 DEFAULT_GRADER_TIMEOUT_S = 10.0
 DEFAULT_GRADER_RETRIES = 1
 DEFAULT_CORRECTION_CAP = 2.0
+DEFAULT_SELECTION_CAP = 4.0
 
 
 class JobSpec(Block):
@@ -49,6 +51,7 @@ class JobSpec(Block):
     algorithm: AlgorithmBlock = Field(default_factory=AlgorithmBlock, description="Update rule.")
     batch: BatchBlock = Field(default_factory=BatchBlock, description="Batch.")
     async_: AsyncBlock = Field(default_factory=AsyncBlock, alias="async", description="Asynchrony.")
+    buffer: BufferBlock = Field(default_factory=BufferBlock, description="Experience buffer.")
     tasks: Annotated[tuple[TaskBlock, ...], Field(min_length=1, max_length=256)] = Field(description="The mixture.")
     affinity: AffinityBlock = Field(default_factory=AffinityBlock, description="Pools by tag.")
     resources: ResourcesBlock = Field(default_factory=ResourcesBlock, description="Resources.")
@@ -120,9 +123,11 @@ def _resolve_reward(reward: RewardBlock) -> RewardBlock:
 
 
 def _resolve_algorithm(algorithm: AlgorithmBlock) -> AlgorithmBlock:
-    correction, kl = algorithm.correction, algorithm.kl
+    correction, kl, selection = algorithm.correction, algorithm.kl, algorithm.selection
     if correction.type != "none" and correction.cap is None:
         correction = correction.model_copy(update={"cap": DEFAULT_CORRECTION_CAP})
     if kl.coef > 0 and kl.estimator is None:
         kl = kl.model_copy(update={"estimator": "k3"})
-    return algorithm.model_copy(update={"correction": correction, "kl": kl})
+    if selection.type == "ipw" and selection.cap is None:
+        selection = selection.model_copy(update={"cap": DEFAULT_SELECTION_CAP})
+    return algorithm.model_copy(update={"correction": correction, "kl": kl, "selection": selection})

@@ -40,6 +40,12 @@ def _batch(spec: JobSpec) -> Iterator[Problem]:
             f"a group issues k = {k} attempts (group_size * redundancy), more than max_inflight {policy.max_inflight}",
             f"use {k} or more, or a smaller group",
         )
+    if spec.buffer.capacity is not None and spec.buffer.capacity < batch.groups * k:
+        yield Problem(
+            "/buffer/capacity",
+            f"a batch of {batch.groups} groups with k = {k} siblings could never fill",
+            f"use {batch.groups * k} or more, or null",
+        )
     if policy.interaction == "lockstep" and spec.resources.env_slots < batch.groups * k:
         yield Problem(
             "/resources/env_slots",
@@ -54,6 +60,8 @@ def _algorithm(spec: JobSpec) -> Iterator[Problem]:
     algorithm = spec.algorithm
     if algorithm.correction.type == "none" and algorithm.correction.cap is not None:
         yield _ignored("/algorithm/correction/cap", "correction type none has no cap", "set type to tis or icepop")
+    if algorithm.selection.type == "none" and algorithm.selection.cap is not None:
+        yield _ignored("/algorithm/selection/cap", "selection type none has no cap", "set type to ipw")
     if algorithm.kl.coef == 0 and algorithm.kl.estimator is not None:
         yield _ignored("/algorithm/kl/estimator", "with coef 0 there is no penalty", "set coef above 0")
     if algorithm.updates_per_step > spec.batch.groups:
