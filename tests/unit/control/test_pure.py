@@ -206,7 +206,7 @@ def test_control_plane_loads_no_torch_and_no_environment(repository: Path) -> No
     code = (
         "import sys, control_plane.process; "
         "heavy = {'torch', 'transformers', 'env_svc', 'reward_svc', 'trainer_svc', 'inference_svc', 'weightstore'}; "
-        "sys.exit(', '.join(heavy & set(sys.modules)))"
+        "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, timeout=60, check=False
