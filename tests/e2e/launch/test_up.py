@@ -4,82 +4,15 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from testkit.launched import HEADRACE, READY, Running, run, until
 
 from headrace.cli.up import state
-from headrace.cli.up.layout import DataDir
 from headrace.cli.up.process import is_alive
 
 pytestmark = pytest.mark.timeout(300)
-
-HEADRACE = Path(sys.executable).with_name("headrace")
-READY = ["--ready-timeout-s", "150"]
-
-
-def run(*arguments: str, timeout_s: float = 200) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([HEADRACE, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False)
-
-
-def until(condition: Callable[[], object], what: str, deadline_s: float = 60.0) -> float:
-    """Seconds until it held."""
-    started = time.monotonic()
-    while not condition():
-        assert time.monotonic() - started < deadline_s, f"not within {deadline_s} s: {what}"
-        time.sleep(0.05)
-    return time.monotonic() - started
-
-
-class Running:
-    """What runs in one data folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @property
-    def state(self) -> dict[str, Any]:
-        found = state.read(DataDir(self.folder))
-        assert found is not None, "up.json is there while it runs"
-        return found
-
-    def pid(self, name: str) -> int | None:
-        pid: int | None = self.state["services"][name]["pid"]
-        return pid
-
-    def pids(self) -> list[int]:
-        return [service["pid"] for service in self.state["services"].values() if service["pid"]]
-
-    def live(self) -> dict[str, int]:
-        done = run("workers", "--data-dir", str(self.folder), "--json")
-        rows = json.loads(done.stdout) if done.returncode == 0 else []
-        return {row["name"]: row["pid"] for row in rows if row["state"] == "live"}
-
-
-@pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """Every service, with the scripted engine; stopped by `headrace down`, after which nothing may be left."""
-    folder = tmp_path_factory.mktemp("up") / ".headrace"
-    options = ["--data-dir", str(folder), "--http-port", "0", "--engine", "scripted", "--inference-workers", "1"]
-    done = run("up", "--detach", *options, *READY)
-    assert done.returncode == 0, done.stderr
-    assert "Headrace is up: http://127.0.0.1:" in done.stdout
-    running = Running(folder)
-    pids, launcher, launch_id = running.pids(), running.state["launcher_pid"], running.state["launch_id"]
-    try:
-        yield running
-        pids += running.pids()
-        launcher = running.state["launcher_pid"]
-    finally:
-        done = run("down", "--data-dir", str(folder))
-    assert done.returncode == 0, done.stderr
-    assert not [pid for pid in [*pids, launcher] if is_alive(pid)]
-    assert not state.survivors_of(launch_id)
-    assert not {"up.json", "up.lock", "secrets.json"} & {path.name for path in folder.iterdir()}
 
 
 def test_every_service_has_registered_and_has_a_log(up: Running) -> None:
