@@ -19,6 +19,7 @@ from headrace.wire.common.v1 import common_pb2
 from headrace.wire.trainer.v1 import trainer_pb2 as pb
 from trainer_svc import blobs, checkpoint
 from trainer_svc.errors import NotOpen, StaleEpoch, StepConflict, TrainingError
+from trainer_svc.parts import PartResult, has_part, merged
 from trainer_svc.plan import TrainingPlan, read_plan
 from trainer_svc.publication import Publication, VersionPublisher
 from trainer_svc.rows import RowRules, build_rows, token_blobs
@@ -58,6 +59,7 @@ class _Job:
     weights_address: str
     record: _StepRecord | None = None
     running_step: int | None = None
+    parts: list[PartResult] = field(default_factory=list)  # of the step that is being made in parts
     checkpoint_step: int = 0
 
 
@@ -212,6 +214,10 @@ class TrainerService:
         record = job.record
         if record is None or record.step != command.step:
             record = await self._make_step(job, command)
+            if record is None:
+                return  # a part of the step; more follow
+        elif command.part < max(command.n_parts, 1) - 1:
+            return  # an earlier part of a step that is made, sent again
         elif record.batch_digest != command.batch_digest:
             raise StepConflict(f"step {command.step} was made from batch {record.batch_digest}")
         if command.publish_version not in record.answers:
@@ -224,10 +230,24 @@ class TrainerService:
         if every and command.step % every == 0 and job.checkpoint_step != command.step:
             await self._checkpoint(job)
 
-    async def _make_step(self, job: _Job, command: pb.TrainStep) -> _StepRecord:
-        training, plan = job.training, job.plan
+    async def _make_step(self, job: _Job, command: pb.TrainStep) -> _StepRecord | None:
+        """The step's record, or None where it was a part and others follow."""
+        training = job.training
         if command.step != training.step + 1:
             raise StepConflict(f"parameters stand at step {training.step}; step {command.step} does not follow")
+        if has_part(job.parts, command):
+            return None
+        made = await self._make_part(job, command)
+        job.parts.append(made)
+        if command.part < max(command.n_parts, 1) - 1:
+            return None
+        result, seconds = merged(job.parts)
+        job.parts = []
+        job.record = _StepRecord(command.step, command.batch_digest, result, seconds)
+        return job.record
+
+    async def _make_part(self, job: _Job, command: pb.TrainStep) -> PartResult:
+        training, plan = job.training, job.plan
         job.running_step = command.step
         try:
             started = time.monotonic()
@@ -243,12 +263,16 @@ class TrainerService:
             gap = await self._in_thread(training.logprob_gap, batch.rows, probe_rows(command.probe))
             seconds["logprob_gap"] = time.monotonic() - gap_started
             report = self._threadsafe_progress(command.step)
-            result: StepResult = await self._in_thread(training.train, batch.rows, batch.groups, report)
+            result: StepResult
+            if command.n_parts > 1:
+                numbers = {"part": command.part, "n_parts": command.n_parts}
+                result = await self._in_thread(training.train_part, batch.rows, batch.groups, report, **numbers)
+            else:
+                result = await self._in_thread(training.train, batch.rows, batch.groups, report)
         finally:
             job.running_step = None
         result.metrics |= batch.counts | gap
-        job.record = _StepRecord(command.step, command.batch_digest, result, seconds | result.seconds)
-        return job.record
+        return PartResult(command.part, command.batch_digest, result, seconds | result.seconds)
 
     async def _publish(self, job: _Job, version: VersionId) -> Publication:
         """Push until the deadline: a node that restarts, or is full for a moment, costs time and not the job."""

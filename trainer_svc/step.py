@@ -53,12 +53,14 @@ class StepHooks:
     """What a step may need from its owner.
 
     ``learning_rate`` maps the number of updates already made in this step to the next one's rate; None leaves the
-    optimizer's. ``reference`` is the model that a KL term compares with.
+    optimizer's. ``reference`` is the model that a KL term compares with. ``old`` holds the parameters of version n
+    where the model has already moved on from them (a batch that is trained in parts); None: the model itself.
     """
 
     progress: Progress = lambda phase, done, total: None
     learning_rate: Callable[[int], float] | None = None
     reference: PreTrainedModel | None = None
+    old: PreTrainedModel | None = None
 
 
 NO_HOOKS = StepHooks()
@@ -107,7 +109,7 @@ def train_step(
         result.skip_reason = "no trainable tokens"
         return result
     started = time.monotonic()
-    prepared = _prepare(model, rows, active, settings, hooks.progress)
+    prepared = _prepare(hooks.old or model, rows, active, settings, hooks.progress)
     result.seconds["old_logprobs"] = time.monotonic() - started
     started = time.monotonic()
     stats = _updates(model, optimizer, _Batch(rows, groups, prepared), settings, hooks)

@@ -4,6 +4,7 @@ One thread calls it. Everything that a step depends on lives here, so a checkpoi
 """
 
 import copy
+import dataclasses
 import shutil
 import time
 from collections.abc import Sequence
@@ -53,6 +54,7 @@ class Training:
         self.step = 0
         self.policy_version = 0
         self.n_updates = 0
+        self._old: PreTrainedModel | None = None
         torch.manual_seed(derive("trainer", plan.seed))
 
     @property
@@ -78,6 +80,28 @@ class Training:
             raise Diverged(str(error)) from error
         self.n_updates += result.n_updates
         self.step += 1
+        return result
+
+    def train_part(
+        self, rows: Sequence[Row], groups: Sequence[Sequence[int]], progress: Progress, *, part: int, n_parts: int
+    ) -> StepResult:
+        """One part of a step: one update, against the old logprobs of version n. The step ends with its last part.
+
+        Raises:
+            Diverged: as `train`.
+        """
+        if part == 0:
+            self._old = copy.deepcopy(self.model)
+        settings = dataclasses.replace(self.plan.step, updates_per_step=1)
+        hooks = StepHooks(progress, self._rate, self.reference, self._old)
+        try:
+            result = train_step(self.model, self.optimizer, rows, groups, settings, hooks)
+        except FloatingPointError as error:
+            raise Diverged(str(error)) from error
+        self.n_updates += result.n_updates
+        if part == n_parts - 1:
+            self._old = None
+            self.step += 1
         return result
 
     def _rate(self, n_made: int) -> float:
