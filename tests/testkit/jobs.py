@@ -36,9 +36,12 @@ def make_policy(preset: str = "bounded", **fields: Any) -> AsyncPolicy:
 
 
 def make_plan(
-    *, policy: AsyncPolicy | None = None, limits: dict[str, Any] | None = None, evaluation: dict[str, Any] | None = None,
+    *,
+    policy: AsyncPolicy | None = None,
+    limits: dict[str, Any] | None = None,
+    evaluation: dict[str, Any] | None = None,
     **fields: Any,
-) -> JobPlan:  # fmt: skip
+) -> JobPlan:
     """Two groups of two per step on one task whose environment pays, three steps, no evaluation."""
     values: dict[str, Any] = {"seed": 7, "max_steps": 3, "groups": 2, "group_size": 2, "tasks": (LAKE,)}
     return JobPlan(
@@ -191,8 +194,8 @@ class Job:
         )  # fmt: skip
         return replace(event, **fields)
 
-    def finish(self, *attempts: Attempt, reward: float | None = 1.0, **fields: Any) -> list[do.Action]:
-        return self.tell(*(self.finished(attempt, reward, **fields) for attempt in attempts))
+    def finish(self, attempt: Attempt, reward: float | None = 1.0, **fields: Any) -> list[do.Action]:
+        return self.tell(self.finished(attempt, reward, **fields))
 
     def fail(self, attempt: Attempt, kind: str = "env", code: str = "step_timeout", **fields: Any) -> list[do.Action]:
         event = did.AttemptFailed(attempt.key, kind, code, "scripted", env_worker_id=attempt.env_worker_id)

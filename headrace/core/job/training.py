@@ -196,7 +196,7 @@ def _end_if_done(state: JobState, now: float) -> list[Action]:
 
 
 def end_if_done(state: JobState, now: float) -> list[Action]:
-    return _end_if_done(state, now) if state.trainer_id and state.step_out is None else []
+    return _end_if_done(state, now) if state.trainer_id and state.step_out is None and not state.to_replay else []
 
 
 def training_closed(state: JobState, event: TrainingClosed) -> list[Action]:

@@ -67,9 +67,8 @@ def test_only_what_was_scored_becomes_unscorable() -> None:
 
 
 def test_an_equation_that_holds() -> None:
-    ledger, live = ledger_of(
-        [("train", "lake", AttemptState.TRAINED, 8), ("train", "lake", None, 0), ("eval", "lake", AttemptState.EVALUATED, 9)]
-    )  # fmt: skip
+    trained, evaluated = ("train", "lake", AttemptState.TRAINED, 8), ("eval", "lake", AttemptState.EVALUATED, 9)
+    ledger, live = ledger_of([trained, ("train", "lake", None, 0), evaluated])
     ledger.check([("train", "lake")])
     stored = ledger.to_json(live)
     assert stored["issued"] == {"train": {"lake": 2}, "eval": {"lake": 1}}

@@ -104,10 +104,14 @@ def test_admission_falls_by_one_batch_for_each_version_behind(lag: int, alpha: i
 
 @pytest.mark.parametrize(
     ("size", "redundancy", "issued"),
-    [(8, "1.1", 9), (10, "1.1", 11), (10, "1.11", 12), (4, "1.25", 5), (8, "1", 8), (8, 1.0, 8), (3, 1.5, 5), (4, "0.5", 4)],
-)  # fmt: skip
+    [(8, "1.1", 9), (10, "1.1", 11), (10, "1.11", 12), (4, "1.25", 5), (8, "1", 8), (8, 1.0, 8), (3, 1.5, 5)],
+)
 def test_redundancy_is_counted_in_decimals(size: int, redundancy: str | float, issued: int) -> None:
     assert issued_per_group(size, redundancy) == issued
+
+
+def test_less_than_one_still_issues_the_group() -> None:
+    assert issued_per_group(4, "0.5") == 4
 
 
 @given(st.integers(1, 64), st.decimals("1", "4", places=3))

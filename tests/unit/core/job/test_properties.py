@@ -1,0 +1,240 @@
+"""After any sequence of events, sensible or not: the invariants hold, the books balance, nothing is trained twice."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from testkit.jobs import ENV, TOOLS, Job, is_generating, make_plan, make_policy, of
+
+from headrace.core.job import actions as do
+from headrace.core.job import events as did
+from headrace.core.job.plan import TaskPlan
+from headrace.core.job.rows import Attempt, Key, SegmentRow
+from headrace.core.job.state import TERMINAL, Phase
+from headrace.core.ledger import AttemptState
+
+PICK = st.integers(0, 1 << 20)
+
+
+class AnyEvents(RuleBasedStateMachine):
+    """The processes around a job, in any order and at any time: late, twice, dying, of another life."""
+
+    @initialize(
+        alpha=st.sampled_from([0, 1, 3]),
+        preset=st.sampled_from(["bounded", "partial", "one_off", "sync_plus"]),
+        on_short=st.sampled_from(["drop", "shrink"]),
+        redundancy=st.sampled_from(["1", "1.5"]),
+        on_stale=st.sampled_from(["evict", "wait"]),
+        filter_=st.sampled_from(["none", "zero_variance"]),
+        prompts=st.sampled_from([None, 6]),
+    )
+    def begin(
+        self, alpha: int, preset: str, on_short: str, redundancy: str, on_stale: str, filter_: str, prompts: int | None
+    ) -> None:
+        plan = make_plan(
+            policy=make_policy(preset, alpha=alpha, on_stale=on_stale),
+            on_short=on_short,
+            redundancy=redundancy,
+            filter=filter_,
+            max_steps=4,
+            tasks=(TaskPlan("lake", n_prompts=prompts), TOOLS),
+            evaluation={"episodes": 1, "every": 2, "deadline_s": 50.0},
+            limits={"max_attempts": 2, "prefetch_s": 5.0, "update_s": 5.0, "pause_ttl_s": 20.0, "step_s": 500.0},
+        )
+        self.job = Job(plan, slots=9)
+        self.job.connect()
+        self.trained: set[Key] = set()
+        self.checkpoint = 0
+        self.life = 0
+
+    # -- helpers -------------------------------------------------------------------------------------------------------
+
+    def any_attempt(self, pick: int) -> Attempt | None:
+        rows = list(self.job.rows.values())
+        return rows[pick % len(rows)] if rows else None
+
+    def running_attempt(self, pick: int) -> Attempt | None:
+        held = [a for a in self.job.generating if a.env_worker_id]
+        return held[pick % len(held)] if held else None
+
+    def tell(self, *events: did.Event) -> None:
+        if self.job.state.phase not in TERMINAL or self.life % 3 == 0:
+            self.job.tell(*events)
+
+    # -- episodes ------------------------------------------------------------------------------------------------------
+
+    @rule(pick=PICK, older=st.booleans())
+    def start(self, pick: int, older: bool) -> None:
+        attempt, current = self.running_attempt(pick), self.job.state.lineage.current
+        if attempt is not None and current is not None:
+            versions = sorted(self.job.state.lineage.versions)
+            self.tell(did.AttemptStarted(attempt.key, versions[pick % len(versions)] if older else current))
+
+    @rule(pick=PICK, reward=st.sampled_from([0.0, 1.0, 1.0, None]), tokens=st.sampled_from([8, 8, 8, 0]))
+    def finish(self, pick: int, reward: float | None, tokens: int) -> None:
+        attempt = self.running_attempt(pick)
+        if attempt is not None and self.job.state.lineage.current is not None:
+            self.tell(self.job.finished(attempt, reward, n_generated_tokens=tokens))
+
+    @rule(pick=PICK)
+    def finish_a_group(self, pick: int) -> None:
+        groups = [g for g in self.job.groups if g.state == "open" and all(a.env_worker_id for a in g.live)]
+        if groups and self.job.state.lineage.current is not None:
+            group = groups[pick % len(groups)]
+            self.tell(*(self.job.finished(a, float(a.sibling % 2)) for a in group.live if is_generating(a)))
+
+    @rule(pick=PICK)
+    def report_again(self, pick: int) -> None:
+        """Any attempt ever issued, as if by a process that missed the acknowledgement."""
+        attempt = self.any_attempt(pick)
+        if attempt is not None and not is_generating(attempt):
+            before = (attempt.state, attempt.reward)
+            segments = (SegmentRow(0, "inference-0@a", "digest-0", 8),)
+            self.tell(self.job.finished(attempt, 0.25, segments=segments))
+            assert (attempt.state, attempt.reward) == before
+
+    @rule(pick=PICK, kind=st.sampled_from(["env", "infra"]))
+    def fail(self, pick: int, kind: str) -> None:
+        attempt = self.running_attempt(pick)
+        if attempt is not None:
+            self.tell(did.AttemptFailed(attempt.key, kind, "scripted", "x", env_worker_id=attempt.env_worker_id))
+
+    @rule(pick=PICK, score=st.sampled_from([0.0, 1.0, 1.0, None]), is_retryable=st.booleans())
+    def grade(self, pick: int, score: float | None, is_retryable: bool) -> None:
+        scoring = [a for a in self.job.rows.values() if a.state is AttemptState.SCORING]
+        attempt = scoring[pick % len(scoring)] if scoring else self.any_attempt(pick)
+        if attempt is not None:
+            self.tell(did.RewardReported(attempt.key, "grade", score, "x", is_retryable and score is None))
+
+    # -- weights and steps ---------------------------------------------------------------------------------------------
+
+    @rule(pick=PICK, fault=st.sampled_from(["", "", "", "unreachable"]))
+    def prefetch(self, pick: int, fault: str) -> None:
+        asked = of(self.job.log, do.PrefetchWeights)
+        if asked:
+            worker = self.job.workers[pick % 2]
+            self.tell(did.WeightsPrefetched(worker, asked[-1].policy_version, fault))
+
+    @rule(fault=st.sampled_from(["", "", "", "mismatch"]))
+    def update(self, fault: str) -> None:
+        asked = of(self.job.log, do.UpdateWeights)
+        if asked:
+            self.tell(*(did.WeightsUpdated(w, asked[-1].policy_version, fault) for w in asked[-1].worker_ids))
+
+    @rule()
+    def load(self) -> None:
+        if of(self.job.log, do.PrefetchWeights) and self.job.state.phase not in TERMINAL:
+            self.job.load()
+
+    @rule()
+    def publish(self) -> None:
+        if self.job.state.publishing is not None:
+            self.job.publish()
+
+    @rule(saves=st.booleans())
+    def commit(self, saves: bool) -> None:
+        state = self.job.state
+        if state.training is None:
+            return
+        step = self.job.train_step
+        was_sampled = state.steps[step.step].state == "sampled"
+        if saves:
+            self.checkpoint = max(self.checkpoint, step.step)
+        self.job.commit(checkpoint_step=self.checkpoint)
+        if was_sampled:
+            keys = {m.key for g in step.groups for m in g.members}
+            assert not keys & self.trained
+            self.trained |= keys
+
+    @rule(is_attached=st.booleans())
+    def lose_trainer(self, is_attached: bool) -> None:
+        state = self.job.state
+        if state.lineage.current is None or state.phase in TERMINAL:
+            return
+        stands = state.lineage.versions[state.lineage.current].step
+        self.job.lose_trainer(
+            restored_at=stands if is_attached else min(self.checkpoint, stands), is_attached=is_attached
+        )
+
+    @rule()
+    def close(self) -> None:
+        self.tell(did.TrainingClosed("/models/m"))
+
+    # -- processes -----------------------------------------------------------------------------------------------------
+
+    @rule()
+    def lose_environments(self) -> None:
+        self.tell(did.EnvLost(ENV), did.EnvOpened(ENV, 9, frozenset()))
+
+    @rule(only=st.sampled_from([(0,), (1,), (0, 1)]))
+    def workers(self, only: tuple[int, ...]) -> None:
+        self.tell(did.WorkersChanged(frozenset(self.job.workers[i] for i in only)))
+
+    @rule(pick=PICK)
+    def engine_lost(self, pick: int) -> None:
+        self.tell(did.WorkerReported(self.job.workers[pick % 2], None, frozenset()))
+
+    @rule()
+    def proxy(self) -> None:
+        self.tell(did.ProxyOpened(f"proxy@{self.life}"))
+
+    @rule()
+    def restart_runner(self) -> None:
+        self.life += 1
+        is_started = self.job.state.lineage.current is not None
+        self.job.restart_runner()
+        if self.job.state.phase in TERMINAL:
+            return
+        if is_started:
+            current = self.job.state.lineage.current
+            self.job.trainer_step = self.job.state.lineage.versions[current or 0].step
+            self.job.reconnect()
+        else:
+            self.job.connect()
+
+    # -- owner and clock -----------------------------------------------------------------------------------------------
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 6.0, 30.0]))
+    def wait(self, seconds: float) -> None:
+        self.job.wait(seconds)
+
+    @rule(event=st.sampled_from([did.PauseRequested(), did.ResumeRequested(), did.ResumeRequested()]))
+    def owner(self, event: did.Event) -> None:
+        self.tell(event)
+
+    # -- what always holds ---------------------------------------------------------------------------------------------
+
+    @invariant()
+    def books_balance(self) -> None:
+        if not hasattr(self, "job"):
+            return
+        state = self.job.state
+        live = [(a.purpose, a.task) for a in self.job.rows.values() if a.is_in_flight]
+        state.ledger.check(live)
+        assert sum(self.job.counts().values()) == sum(n for (p, _), n in state.ledger.issued.items() if p == "train")
+
+    @invariant()
+    def what_is_trained_was_fresh_and_whole(self) -> None:
+        if not hasattr(self, "job"):
+            return
+        alpha, size = self.job.plan.policy.alpha, self.job.plan.group_size
+        for step in of(self.job.log, do.TrainStep)[-2:]:
+            for group in step.groups:
+                assert 2 <= len(group.members) <= size
+                assert len({m.sibling for m in group.members}) == len(group.members)
+                assert all(alpha is None or 0 <= m.lag <= alpha for m in group.members)
+                assert all(m.reward is not None and m.token_blob for m in group.members)
+
+    @invariant()
+    def rows_of_trained_steps_are_trained(self) -> None:
+        if hasattr(self, "job"):
+            assert all(self.job.rows[key].state is AttemptState.TRAINED for key in self.trained)
+
+    @invariant()
+    def an_ended_job_has_nothing_in_flight(self) -> None:
+        if hasattr(self, "job") and self.job.state.phase in TERMINAL:
+            assert not any(a.is_in_flight for a in self.job.rows.values())
+            assert self.job.state.phase is Phase.SUCCEEDED or self.job.state.reason
+
+
+AnyEvents.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestAnyEvents = AnyEvents.TestCase
