@@ -106,7 +106,7 @@ def test_a_service_that_cannot_start_ends_the_launch_with_its_reason(tmp_path: P
     folder = tmp_path / ".headrace"
     unusable = "postgresql://nobody:wrong@127.0.0.1:9/none"
     done = run(
-        "up", "--data-dir", str(folder), "--http-port", "0", "--database-url", unusable, "--ready-timeout-s", "60"
+        "up", "--data-dir", str(folder), "--http-port", "0", "--database-url", unusable, "--ready-timeout-s", "12"
     )
     assert done.returncode in (1, 6), done.stderr
     assert "control_plane" in done.stderr
