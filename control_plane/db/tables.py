@@ -145,6 +145,7 @@ attempts = Table(
     Column("step", BigInteger),
     Column("reward", Float),
     _json("reward_components"),
+    Column("weight", Float, nullable=False, server_default=text("1")),  # in the batch that took it
     Column("token_blob", Text),
     Column("grading_blob", Text),
     _count("n_tokens"),

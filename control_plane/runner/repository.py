@@ -1,6 +1,6 @@
 """All SQL of job runners. A turn is one transaction that holds only while the lease does."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from sqlalchemy import RowMapping, Table, bindparam, func, insert, or_, select, update
@@ -47,6 +47,7 @@ class JobRepository:
         segments = [row for attempt in changes.finished for row in rows.segment_rows(job_id, attempt)]
         await _upsert(connection, t.segments, segments)
         await self._write_versions(connection, turn)
+        await self._write_version_seconds(connection, turn)
         await _upsert(connection, t.steps, [rows.step_to_row(job_id, step) for step in changes.steps])
         points = [
             {"job_id": job_id, "name": point.name, "step": point.step, "value": point.value} for point in turn.metrics
@@ -63,7 +64,16 @@ class JobRepository:
                     .values(state=version.state.value)
                 )
             else:
-                await _upsert(connection, t.versions, [self._version_row(version, manifest, turn.now)])
+                row = self._version_row(version, manifest, turn.now)
+                await _upsert(connection, t.versions, [row], only={"state"})  # a version is immutable but for that
+
+    async def _write_version_seconds(self, connection: AsyncConnection, turn: Turn) -> None:
+        for version, seconds in turn.version_seconds.items():
+            await connection.execute(
+                update(t.versions)
+                .where(t.versions.c.job_id == self._job_id, t.versions.c.policy_version == version)
+                .values(seconds=dict(seconds))
+            )
 
     def _version_row(self, version: Version, manifest: StoredManifest, now: float) -> dict[str, Any]:
         return {
@@ -205,12 +215,14 @@ class JobRepository:
         return [rows.step_from_row(row, members, lineage) for row in found]
 
 
-async def _upsert(connection: AsyncConnection, table: Table, values: Sequence[Mapping[str, Any]]) -> None:
-    """Insert, or overwrite under the primary key."""
+async def _upsert(
+    connection: AsyncConnection, table: Table, values: Sequence[Mapping[str, Any]], *, only: Set[str] | None = None
+) -> None:
+    """Insert, or overwrite under the primary key: all columns, or `only` these."""
     if not values:
         return
     keys = [column.name for column in table.primary_key]
-    names = values[0].keys() - set(keys)
+    names = only or values[0].keys() - set(keys)
     statement = upsert_into(table).values({name: bindparam(name) for name in values[0]})
     changed = statement.on_conflict_do_update(
         index_elements=keys, set_={name: statement.excluded[name] for name in sorted(names)}

@@ -39,6 +39,7 @@ def attempt_to_row(job_id: str, attempt: Attempt) -> dict[str, Any]:
         "step": attempt.step,
         "reward": attempt.reward,
         "reward_components": attempt.reward_components,
+        "weight": attempt.weight,
         "token_blob": attempt.token_blob or None,
         "grading_blob": attempt.grading_blob or None,
         "n_tokens": attempt.n_tokens,
@@ -77,6 +78,7 @@ def attempt_from_row(row: RowMapping) -> Attempt:
         env_worker_id=row["env_worker_id"] or "",
         reward=row["reward"],
         reward_components=dict(row["reward_components"]),
+        weight=row["weight"],
         token_blob=row["token_blob"] or "",
         grading_blob=row["grading_blob"] or "",
         n_tokens=row["n_tokens"],
@@ -216,4 +218,5 @@ def _batch_group(group_id: str, members: list[Attempt], lineage: Lineage) -> Bat
 
 def _batch_member(member: Attempt, lineage: Lineage) -> BatchMember:
     lag = lineage.depth(member.sample_version or 0) - lineage.depth(member.start_version or 0)
-    return BatchMember(member.key, member.sibling, member.token_blob, member.reward, member.is_truncated, lag)
+    row = (member.key, member.sibling, member.token_blob, member.reward, member.is_truncated, lag, member.weight)
+    return BatchMember(*row)

@@ -45,6 +45,7 @@ class Attempt:
     env_worker_id: str = ""
     reward: float | None = None
     reward_components: dict[str, float] = field(default_factory=dict)
+    weight: float = 1.0  # in the batch that took it
     pending_rewards: set[str] = field(default_factory=set)
     reward_try: int = 0
     reward_deadline: float | None = None

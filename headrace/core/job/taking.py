@@ -192,8 +192,8 @@ def _batch_group(state: JobState, group: Group, step: Step, weights: dict[Key, f
         member.step = step.step
         state.move(member, AttemptState.SAMPLED, now)
         accounting.sampled(state, member)
-        weight = weights.get(member.key, 1.0)
-        row = (member.key, member.sibling, member.token_blob, member.reward, member.is_truncated, lag, weight)
+        member.weight = weights.get(member.key, 1.0)
+        row = (member.key, member.sibling, member.token_blob, member.reward, member.is_truncated, lag, member.weight)
         members.append(BatchMember(*row))
     group.step = step.step
     state.move_group(group, GroupState.TAKEN, now)
