@@ -17,8 +17,8 @@ from headrace.core.weights.manifest import VersionId
 from headrace.service.logging import bound_ids, get_logger
 from headrace.wire.common.v1 import common_pb2
 from headrace.wire.trainer.v1 import trainer_pb2 as pb
-from trainer_svc import blobs, checkpoint
-from trainer_svc.errors import NotOpen, StaleEpoch, StepConflict, TrainingError
+from trainer_svc import blobs, checkpoint, model_dir
+from trainer_svc.errors import ModelUnusable, NotOpen, StaleEpoch, StepConflict, TrainingError
 from trainer_svc.parts import PartResult, has_part, merged
 from trainer_svc.plan import TrainingPlan, read_plan
 from trainer_svc.publication import Publication, VersionPublisher
@@ -26,14 +26,13 @@ from trainer_svc.rows import RowRules, build_rows, token_blobs
 from trainer_svc.samples import probe_rows
 from trainer_svc.settings import TrainerSettings
 from trainer_svc.step import StepResult
+from trainer_svc.streams import Stream
 from trainer_svc.training import Training
 
 log = get_logger(__name__)
 
 PUSH_RETRY_S = 0.5
 PUSH_TRY_S = 20.0
-
-Emit = Callable[[pb.TrainerEvent], object]
 
 
 @dataclass(slots=True)
@@ -61,13 +60,6 @@ class _Job:
     running_step: int | None = None
     parts: list[PartResult] = field(default_factory=list)  # of the step that is being made in parts
     checkpoint_step: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """A runner's stream: where its events go, and the epoch it opened with."""
-
-    emit: Emit
 
 
 class TrainerService:
@@ -105,6 +97,15 @@ class TrainerService:
         if job is None:
             return {"is_busy": 0.0}
         return {"is_busy": float(job.running_step is not None), "step": float(job.training.step)}
+
+    @staticmethod
+    def describe(path: str) -> pb.InspectResponse:
+        """What a model directory holds, or the fault that says why it cannot be trained. Blocks."""
+        try:
+            facts = model_dir.inspect(path)
+        except ModelUnusable as error:
+            return pb.InspectResponse(fault=common_pb2.Fault(code=error.code, kind="infra", detail=str(error)))
+        return pb.InspectResponse(architecture=facts.architecture, vocab_size=facts.vocab_size, max_len=facts.max_len)
 
     async def _perform(self, stream: Stream, command: pb.TrainerCommand) -> None:
         kind = command.WhichOneof("command") or ""

@@ -2,20 +2,24 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Protocol
 
 from headrace.service.streams import FrameWriter, first_of, pump
-from headrace.wire.common.v1 import common_pb2
 from headrace.wire.trainer.v1 import trainer_pb2, trainer_pb2_grpc
-from trainer_svc import model_dir
-from trainer_svc.errors import ModelUnusable
-from trainer_svc.service import Stream, TrainerService
+from trainer_svc.streams import Stream
+
+
+class Trainer(Protocol):
+    """What stands behind the wire: one job at a time, its commands in order."""
+
+    async def submit(self, stream: Stream, command: trainer_pb2.TrainerCommand) -> None: ...
+    def describe(self, path: str) -> trainer_pb2.InspectResponse: ...
 
 
 class TrainerServicer(trainer_pb2_grpc.TrainerServicer):
-    """Streams in and out of one TrainerService."""
+    """Streams in and out of one trainer."""
 
-    def __init__(self, service: TrainerService) -> None:
+    def __init__(self, service: Trainer) -> None:
         self._service = service
 
     async def Run(self, request_iterator: AsyncIterator[trainer_pb2.TrainerFrame], context: Any) -> None:
@@ -36,11 +40,4 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServicer):
 
     async def Inspect(self, request: trainer_pb2.InspectRequest, context: Any) -> trainer_pb2.InspectResponse:
         """What a model directory holds, or the fault that says why it cannot be trained."""
-        try:
-            facts = await asyncio.to_thread(model_dir.inspect, request.model_path)
-        except ModelUnusable as error:
-            fault = common_pb2.Fault(code=error.code, kind="infra", detail=str(error))
-            return trainer_pb2.InspectResponse(fault=fault)
-        return trainer_pb2.InspectResponse(
-            architecture=facts.architecture, vocab_size=facts.vocab_size, max_len=facts.max_len
-        )
+        return await asyncio.to_thread(self._service.describe, request.model_path)

@@ -71,7 +71,7 @@ class FrozenLake:
     isolation = "inline"
     """Steps take microseconds and cannot hang, so they run on the event loop."""
 
-    def __init__(  # noqa: PLR0913 -- each is a key of the job's env.config
+    def __init__(
         self,
         *,
         split: Literal["train", "heldout"] = "train",
