@@ -9,7 +9,7 @@ import sys
 from dataclasses import asdict
 from typing import Any, BinaryIO
 
-from env_svc.faults import EnvFault
+from env_svc.faults import AttemptFault
 from env_svc.session import Session
 from env_svc.spec import PluginSpec
 from headrace.service.child import die_with_parent
@@ -42,7 +42,7 @@ def _answer(session: Session | None, request: dict[str, Any]) -> dict[str, Any]:
             case _:
                 session.close()
                 return {"result": None}
-    except EnvFault as fault:
+    except AttemptFault as fault:
         return {"fault": {"code": fault.code, "detail": fault.detail, "retryable": fault.retryable}}
     except Exception as error:  # noqa: BLE001 -- the parent has to hear of anything that a close raises
         return {"fault": {"code": "close_error", "detail": f"{type(error).__name__}: {error}"}}

@@ -5,7 +5,7 @@ import inspect
 from typing import Any
 
 from env_svc.contract import Reset, Step, as_reset, as_step, make
-from env_svc.faults import EnvFault
+from env_svc.faults import AttemptFault, EnvFault
 from env_svc.spec import PluginSpec
 
 
@@ -48,7 +48,7 @@ class Session:
 
 
 class blamed:
-    """Turns whatever an environment raises in ``method`` into ``<method>_error``."""
+    """Turns whatever an environment raises in ``method`` into ``<method>_error``, but for faults that say whom to blame."""
 
     def __init__(self, method: str) -> None:
         self._method = method
@@ -57,7 +57,7 @@ class blamed:
         return None
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, EnvFault):
+        if isinstance(error, Exception) and not isinstance(error, AttemptFault):
             raise EnvFault(f"{self._method}_error", f"{type(error).__name__}: {error}") from error
 
 

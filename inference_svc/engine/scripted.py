@@ -36,7 +36,7 @@ LogitsFn = Callable[[Sequence[int], int], Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class ScriptedSettings:
-    """Step time in seconds, lanes, and the window in tokens."""
+    """Step time in seconds, lanes, the window in tokens, and the cache in tokens (0: as much as the lanes can fill)."""
 
     vocab_size: int = 64
     max_length: int = 4096
@@ -45,6 +45,7 @@ class ScriptedSettings:
     per_running_s: float = 0.0
     per_kv_token_s: float = 0.0
     seed: int = 0
+    kv_tokens: int = 0
 
     def step_s(self, running: int, kv_tokens: int) -> float:
         """Seconds of a step over ``running`` requests of ``kv_tokens`` tokens together."""
@@ -60,6 +61,53 @@ def hashed_logits(seed: int, vocab_size: int, spread: float = 4.0) -> LogitsFn:
         return tuple(spread * uniform(salt, position * vocab_size + token) for token in range(vocab_size))
 
     return lambda token_ids, policy_version: row(token_ids[-1], len(token_ids), policy_version)
+
+
+NEVER = -1e30
+"""A logit that no draw reaches."""
+
+
+@dataclass(frozen=True, slots=True)
+class LengthScript:
+    """How a prompt prescribes the length of its answer: ``mark``, then three digits, as its last tokens.
+
+    Attributes:
+        mark: id of the token before the digits.
+        digits: ids of 0 … 9.
+        stop: id that ends the answer; it is the last of the prescribed tokens.
+        letters: ids that the rest of an answer is drawn from.
+    """
+
+    mark: int
+    digits: tuple[int, ...]
+    stop: int
+    letters: tuple[int, ...]
+
+    def left(self, token_ids: Sequence[int]) -> int | None:
+        """Tokens of the answer that are still to come, or None where no length is prescribed."""
+        for place in range(len(token_ids) - 1, -1, -1):
+            if token_ids[place] == self.mark:
+                length = token_ids[place + 1 : place + 4]
+                if len(length) < 3 or not set(length) <= set(self.digits):
+                    return None
+                wanted = sum(self.digits.index(token) * 10**power for power, token in enumerate(reversed(length)))
+                return wanted - (len(token_ids) - place - 4)
+        return None
+
+
+def prescribed_lengths(logits: LogitsFn, script: LengthScript) -> LogitsFn:
+    """``logits`` over the letters alone, and the stop token exactly when the prescribed length is reached."""
+    letters = set(script.letters)
+
+    def prescribed(token_ids: Sequence[int], policy_version: int) -> Sequence[float]:
+        row = logits(token_ids, policy_version)
+        left = script.left(token_ids)
+        if left is None:
+            return row
+        open_ids = letters if left > 1 else {script.stop}
+        return [value if token in open_ids else NEVER for token, value in enumerate(row)]
+
+    return prescribed
 
 
 @dataclass(slots=True)
@@ -171,7 +219,7 @@ class ScriptedEngine:
             running=len(self._running),
             waiting=len(self._waiting),
             kv_tokens_used=self._kv_tokens(),
-            kv_tokens_total=self.settings.max_running * self.settings.max_length,
+            kv_tokens_total=self.settings.kv_tokens or self.settings.max_running * self.settings.max_length,
             busy_s=self._busy_s,
             generated_tokens=self._generated,
             prefill_tokens=self._prefilled,
@@ -188,6 +236,13 @@ class ScriptedEngine:
 
     def _kv_tokens(self) -> int:
         return sum(len(live.token_ids) for live in self._running.values())
+
+    def _fits(self, request: EngineRequest) -> bool:
+        """A lane is free and so is the cache for what the request holds; one always runs, however large."""
+        if not self._running or not self.settings.kv_tokens:
+            return len(self._running) < self.settings.max_running
+        has_room = self._kv_tokens() + len(request.token_ids) <= self.settings.kv_tokens
+        return has_room and len(self._running) < self.settings.max_running
 
     def _update_can_step(self) -> None:
         if (self._running or self._waiting) and not self._is_paused:
@@ -213,7 +268,7 @@ class ScriptedEngine:
             self._outbox.close(error)
 
     async def _step(self) -> None:
-        while self._waiting and len(self._running) < self.settings.max_running:
+        while self._waiting and self._fits(self._waiting[0]):
             request = self._waiting.popleft()
             self._running[request.request_id] = _Live(request, list(request.token_ids), request.n_generated_before)
             self._prefilled += len(request.token_ids)

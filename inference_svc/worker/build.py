@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from inference_svc.engine.checks import Limits
 from inference_svc.engine.engine import Engine
-from inference_svc.engine.scripted import ScriptedEngine, ScriptedSettings
+from inference_svc.engine.scripted import (
+    LengthScript,
+    ScriptedEngine,
+    ScriptedSettings,
+    hashed_logits,
+    prescribed_lengths,
+)
 from inference_svc.worker.options import EngineOptions
 
 CONFIG_FILE = "config.json"
@@ -48,20 +56,39 @@ def _build_hf(options: EngineOptions, files: Mapping[str, bytes]) -> tuple[Engin
 
 
 def _build_scripted(options: EngineOptions, files: Mapping[str, bytes]) -> tuple[Engine, Limits]:
-    vocab_size = options.vocab_size
-    if CONFIG_FILE in files:
-        try:
-            vocab_size = int(json.loads(files[CONFIG_FILE])["vocab_size"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise CannotBuild(f"{CONFIG_FILE} names no vocab_size: {error!r}") from error
-    settings = ScriptedSettings(
-        vocab_size=vocab_size,
-        max_length=options.max_len or ScriptedSettings().max_length,
-        max_running=options.max_running,
-        t0_s=options.t0_s,
-        per_running_s=options.per_running_s,
-        per_kv_token_s=options.per_kv_token_s,
-        seed=options.seed,
-    )
-    engine = ScriptedEngine(settings)
+    try:
+        config = json.loads(files[CONFIG_FILE]) if CONFIG_FILE in files else {"vocab_size": options.vocab_size}
+        vocab_size = int(config["vocab_size"])
+        script = _length_script(config.get("scripted") or {})
+        timing = {name: float(value) for name, value in ((config.get("scripted") or {}).get("engine") or {}).items()}
+        settings = replace(
+            ScriptedSettings(
+                vocab_size=vocab_size,
+                max_length=options.max_len or ScriptedSettings().max_length,
+                max_running=options.max_running,
+                t0_s=options.t0_s,
+                per_running_s=options.per_running_s,
+                per_kv_token_s=options.per_kv_token_s,
+                seed=options.seed,
+                kv_tokens=options.kv_tokens,
+            ),
+            **timing,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CannotBuild(f"{CONFIG_FILE} does not describe a scripted engine: {error!r}") from error
+    logits = hashed_logits(settings.seed, vocab_size)
+    engine = ScriptedEngine(settings, logits=prescribed_lengths(logits, script) if script else logits)
     return engine, engine.limits
+
+
+def _length_script(scripted: Mapping[str, Any]) -> LengthScript | None:
+    """From ``scripted.lengths`` of a model's config: ``{mark, digits, stop, letters}``, all token ids."""
+    lengths = scripted.get("lengths")
+    if lengths is None:
+        return None
+    return LengthScript(
+        int(lengths["mark"]),
+        tuple(int(token) for token in lengths["digits"]),
+        int(lengths["stop"]),
+        tuple(int(token) for token in lengths["letters"]),
+    )

@@ -28,6 +28,9 @@ DOWN_DEADLINE_S = 60.0
 @click.option("--inference-workers", default=2, show_default=True, type=click.IntRange(1, 64))
 @click.option("--reward-workers", default=2, show_default=True, type=click.IntRange(1, 64), help="At most so many.")
 @click.option("--engine", default="hf", show_default=True, type=click.Choice(["hf", "scripted"]))
+@click.option("--trainers", default=1, show_default=True, type=click.IntRange(1, 64), help="Jobs that train at once.")
+@click.option("--trainer-backend", default="torch", show_default=True, type=click.Choice(["torch", "scripted"]))
+@click.option("--proxies", default=1, show_default=True, type=click.IntRange(1, 64), help="One for each job at once.")
 @click.option("--ready-timeout-s", default=120.0, show_default=True, help="Give up if not ready by then.")
 @click.option("--detach", is_flag=True, help="Return once everything is ready; `headrace down` stops it.")
 def up(data_dir: Path, detach: bool, ready_timeout_s: float, **options: object) -> None:

@@ -31,6 +31,9 @@ class LaunchOptions:
     inference_workers: int = 2
     reward_workers: int = 2
     engine: str = "hf"
+    trainers: int = 1
+    trainer_backend: str = "torch"
+    proxies: int = 1
     ready_timeout_s: float = 120.0
 
 
@@ -63,12 +66,15 @@ def services(options: LaunchOptions, wiring: Wiring) -> list[Command]:
     )
     others = [
         _service("weightstore-0", ["weightstore"], options, wiring),
-        _service("trainer-0", ["trainer_svc"], options, wiring),
+        *(
+            _service(f"trainer-{i}", ["trainer_svc", "--backend", options.trainer_backend], options, wiring)
+            for i in range(options.trainers)
+        ),
         *(
             _service(f"inference-{i}", ["inference_svc", "worker", "--engine", options.engine], options, wiring)
             for i in range(options.inference_workers)
         ),
-        _service("proxy-0", ["inference_svc", "proxy"], options, wiring),
+        *(_service(f"proxy-{i}", ["inference_svc", "proxy"], options, wiring) for i in range(options.proxies)),
         _service("env-0", ["env_svc"], options, wiring),
     ]
     return [control, *others]

@@ -1,0 +1,209 @@
+"""Kills of every process at random moments: what each costs, and whether the job finishes and its ledger balances.
+
+    python benchmarks/faults.py [--quick] [--json] [--singles 20] [--doubles 10] [--seed 1]
+
+One stack, a job for each fault: 20 jobs with one SIGKILL, spread evenly over the processes, then 10 with two (of two
+different processes, up to a second apart), each at a random moment of a job that takes about 12 s undisturbed. Tokens
+lost are those that were generated and not trained (in named exits, or discarded) beyond what jobs without a fault
+lose; `recover_s` is the time from the kill to the next commit of a step, less a median step; `extra_s` is the time that
+the whole job took longer than the median job without a fault.
+"""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from report import Report, arguments, median, say, show
+from scripted_model import Timing as ModelTiming
+from scripted_model import save
+from stack import Outcome, Stack, spec, synthetic
+
+from headrace.client.rest import TERMINAL, ApiError, Unreachable
+
+PROCESSES = (
+    "inference-0", "inference-1", "proxy-0", "env-0", "trainer-0", "control_plane", "weightstore-0", "reward-", "redis",
+)  # fmt: skip
+CONFIG: dict[str, Any] = {
+    "unit_s": 1.0,
+    "latency": {"kind": "lognormal", "median": 0.06, "sigma": 0.8, "most": 0.8},
+    "reset": {"kind": "constant", "value": 0.05},
+    "turns": {"kind": "constant", "value": 4},
+    "tokens": {"kind": "lognormal", "median": 16, "sigma": 0.7, "most": 120},
+}
+GRADED = {"fn": "benchmarks.workloads:share", "timeout_s": 10.0}
+CONTROLS = 2
+DEADLINE_S = 150.0
+PROCESS_WAIT_S = 20.0
+
+
+@dataclass(slots=True)
+class Run:
+    """One job, what was killed in it, and when (seconds of the wall clock)."""
+
+    victims: tuple[str, ...]
+    killed_at: list[float] = field(default_factory=list)
+    outcome: Outcome | None = None
+    lost_tokens: int = 0
+
+    @property
+    def is_good(self) -> bool:
+        return self.outcome is not None and self.outcome.is_good
+
+
+def job(model: Path, label: str, steps: int) -> dict[str, Any]:
+    """Half of the prompts are scored by reward workers."""
+    own = synthetic("own", **CONFIG, run=f"{label} own")
+    graded = synthetic("graded", **CONFIG, run=f"{label} graded", has_reward=False)
+    return spec(
+        label,
+        model,
+        [own, {**graded, "rewards": [GRADED]}],
+        max_steps=steps,
+        batch={"groups": 6, "group_size": 4},
+        checkpoint={"every": 3},
+        limits={"step_s": 90.0, "version_wait_s": 15.0},
+        **{"async": {"preset": "bounded", "alpha": 1}},
+    )
+
+
+def wait_for_step(stack: Stack, job_id: str, step: int) -> None:
+    """Return once a step was committed, or the job ended. Raises TimeoutError."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        with suppress(Unreachable, ApiError), stack.api() as api:
+            found = api.job(job_id)
+            if found["phase"] in TERMINAL or found["progress"].get("step", 0) >= step:
+                return
+        time.sleep(0.1)
+    raise TimeoutError(f"job {job_id} did not come to step {step} within {DEADLINE_S:g} s")
+
+
+def kill(stack: Stack, prefix: str) -> float:
+    """SIGKILL to the process whose name starts so; when. One that is starting is waited for."""
+    deadline = time.monotonic() + PROCESS_WAIT_S
+    while time.monotonic() < deadline:
+        for name, pid in stack.pids().items():
+            if name.startswith(prefix):
+                os.kill(pid, signal.SIGKILL)
+                return time.time()
+        time.sleep(0.05)
+    raise TimeoutError(f"no process {prefix}* among {sorted(stack.pids())}")
+
+
+def run(stack: Stack, model: Path, victims: tuple[str, ...], *, steps: int, dice: random.Random) -> Run:
+    """Submit, kill at a random moment past the first step, wait for the end."""
+    made = Run(victims)
+    label = f"faults {'+'.join(victims) or 'none'} {dice.randrange(1 << 30)}"
+    job_id = stack.submit(job(model, label, steps))
+    if victims:
+        wait_for_step(stack, job_id, 1)
+        time.sleep(dice.random() * 0.6 * steps)
+        for index, victim in enumerate(victims):
+            if index:
+                time.sleep(dice.random())
+            made.killed_at.append(kill(stack, victim))
+    with suppress(TimeoutError):
+        made.outcome = stack.wait(job_id, deadline_s=DEADLINE_S)
+    if made.outcome is not None:
+        made.lost_tokens = lost_tokens(made.outcome)
+    return made
+
+
+def lost_tokens(outcome: Outcome) -> int:
+    """Generated and not trained, as the ledger says."""
+    by_task = outcome.ledger["recorded"]["tokens"].get("train", {})
+    in_exits = sum(n for states in by_task.values() for name, n in states.items() if name != "trained")
+    return in_exits + int(outcome.ledger["recorded"]["discarded_tokens"])
+
+
+def plan(singles: int, doubles: int, dice: random.Random) -> list[tuple[str, ...]]:
+    """Victims of each run: processes in turn, pairs of different ones at random."""
+    one = [(PROCESSES[index % len(PROCESSES)],) for index in range(singles)]
+    two = [tuple(dice.sample(PROCESSES, 2)) for _ in range(doubles)]
+    return [*one, *two]
+
+
+def measure(singles: int, doubles: int, *, steps: int, seed: int) -> tuple[list[Run], list[Run]]:
+    """Runs without and with faults."""
+    dice = random.Random(seed)
+    with Stack() as stack:
+        model = save(stack.root / "model", ModelTiming(t0_s=0.004, train_s=0.25))
+        controls = [run(stack, model, (), steps=steps, dice=dice) for _ in range(CONTROLS)]
+        runs = []
+        for victims in plan(singles, doubles, dice):
+            runs.append(run(stack, model, victims, steps=steps, dice=dice))
+            phase = runs[-1].outcome.job["phase"] if runs[-1].outcome else "not ended"
+            say(f"{'+'.join(victims)}: {phase}, good: {runs[-1].is_good}, lost {runs[-1].lost_tokens} tokens")
+    return controls, runs
+
+
+def row(victims: str, runs: Sequence[Run], controls: Sequence[Run]) -> dict[str, Any]:
+    """Runs with the same victims."""
+    ended = [run for run in runs if run.outcome is not None]
+    usual = median([float(run.lost_tokens) for run in controls])
+    lost = [run.lost_tokens - usual for run in ended]
+    return {
+        "killed": victims,
+        "runs": len(runs),
+        "finished": sum(run.outcome is not None and run.outcome.job["phase"] == "succeeded" for run in runs),
+        "balanced": sum(run.outcome is not None and bool(run.outcome.ledger["balanced"]) for run in runs),
+        "tokens_lost": median(lost),
+        "tokens_lost_most": max(lost, default=float("nan")),
+        "recover_s": median([recovery_s(run) for run in ended if run.killed_at]),
+        "recover_s_most": max((recovery_s(run) for run in ended if run.killed_at), default=float("nan")),
+        "extra_s": median([wall_s(run) for run in ended]) - median([wall_s(run) for run in controls]),
+        "reasons": [run.outcome.job["reason"] if run.outcome else "did not end" for run in runs if not run.is_good],
+    }
+
+
+def recovery_s(run: Run) -> float:
+    """From the last kill to the next commit, less a median step; 0 where nothing was held up."""
+    assert run.outcome is not None
+    commits = [datetime.fromisoformat(s["committed_at"]).timestamp() for s in run.outcome.steps if s["committed_at"]]
+    after = min((at for at in commits if at > run.killed_at[-1]), default=None)
+    if after is None:
+        return 0.0
+    return max(0.0, after - run.killed_at[-1] - median(run.outcome.step_s()))
+
+
+def wall_s(run: Run) -> float:
+    assert run.outcome is not None
+    return float(run.outcome.job["result"].get("wall_s", float("nan"))) if run.outcome.job["result"] else float("nan")
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--singles", type=int, default=20)
+    parser.add_argument("--doubles", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    singles, doubles, steps = (2, 0, 4) if options.quick else (options.singles, options.doubles, 12)
+    controls, runs = measure(singles, doubles, steps=steps, seed=options.seed)
+    groups: dict[str, list[Run]] = {}
+    for one in runs:
+        groups.setdefault(one.victims[0] if len(one.victims) == 1 else "two at once", []).append(one)
+    rows = [row(name, some, controls) for name, some in groups.items()]
+    report = Report(
+        name="faults",
+        claim="no kill loses a job or an attempt from the ledger, and each costs what it may",
+        ratio=sum(one.is_good for one in [*controls, *runs]) / (len(controls) + len(runs)),
+        against="ratio is the share of runs with a finished job and a balanced ledger; it must be 1",
+        rows=rows,
+        notes=[
+            f"{singles} single and {doubles} double kills; without one a job takes "
+            f"{median([wall_s(c) for c in controls]):.1f} s and loses "
+            f"{median([float(c.lost_tokens) for c in controls]):.0f} tokens",
+        ],
+    )
+    show(report, as_json=options.json)
+
+
+if __name__ == "__main__":
+    main()
