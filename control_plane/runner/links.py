@@ -42,6 +42,8 @@ class Listener(Protocol):
 
     def routing_reported(self, stats: inf_pb.RoutingStats) -> None: ...
 
+    def version_wanted(self, policy_version: int) -> None: ...
+
     def failed(self, error: BaseException) -> None: ...
 
     def restore_step(self) -> int | None: ...
@@ -172,6 +174,8 @@ class ProxyLink(Link):
                 listener.put(did.WeightsUpdated(updated.worker_id, updated.policy_version, _fault(updated)))
             case "stats":
                 listener.routing_reported(event.stats)
+            case "wanted":
+                listener.version_wanted(event.wanted.policy_version)
 
     def _on_worker(self, status: inf_pb.WorkerStatus) -> None:
         serving = status.serving_version if status.HasField("serving_version") else None
@@ -224,7 +228,8 @@ class TrainerLink(Link):
             case "closed":
                 listener.put(did.TrainingClosed(event.closed.export_path))
             case "fault":
-                listener.put(did.TrainingFailed(event.fault.fault.code or "trainer", event.fault.fault.detail))
+                fault = event.fault.fault
+                listener.put(did.TrainingFailed(fault.code or "trainer", fault.detail, fault.retryable))
 
     def _on_published(self, published: trn_pb.StatePublished) -> None:
         digest, total_bytes = self._keep(published.policy_version, published.manifest)

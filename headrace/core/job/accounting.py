@@ -22,7 +22,8 @@ def closed(state: JobState, attempt: Attempt) -> None:
     if attempt.purpose != "train":
         return
     _count_staleness(state, attempt, attempt.state.value)
-    if attempt.finished_at is None and attempt.env_worker_id and attempt.start_version is not None:
+    has_spoken = attempt.finished_at is not None or bool(attempt.fault)
+    if not has_spoken and attempt.env_worker_id and attempt.start_version is not None:
         state.closing[attempt.key] = attempt
     elif attempt.state in _CENSORED:
         state.censoring.kill(attempt.task, attempt.n_generated_tokens, attempt.reward)

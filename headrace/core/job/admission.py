@@ -35,7 +35,8 @@ def _admit_groups(state: JobState, now: float) -> None:
     quotas = current_quotas(state)
     waiting = _waiting_by_task(state)
     room = {task: _room(state, version, task, quota, waiting[task]) for task, quota in quotas.items()}
-    inflight = sum(len(group.live) for group in state.groups.values() if group.purpose == "train")
+    # Ready groups are the buffer's, not in the making: counted here, they would keep a small limit from ever filling B.
+    inflight = state.plan.issued * len(state.train_groups(GroupState.OPEN, GroupState.COMPLETE))
     limit, reserved = state.plan.policy.max_inflight, _reserved(state)
     # Lockstep: what starts on an empty pipeline is one cohort; a replacement that starts later steps alone.
     is_cohort = state.plan.policy.interaction == "lockstep" and not any(waiting.values())
@@ -43,7 +44,7 @@ def _admit_groups(state: JobState, now: float) -> None:
     while any(left > 0 for left in room.values()):
         if limit is not None and inflight + state.plan.issued > limit:
             return
-        if not reserved.admit(state.plan):
+        if not reserved.admit(state.plan, is_batch_due=sum(waiting.values()) < state.plan.groups):
             state.counters["admission_blocked_by_buffer"] += 1
             return
         task = min(
@@ -67,11 +68,17 @@ class _Reserved:
     n_bytes: float
     bytes_per_trajectory: float
 
-    def admit(self, plan: JobPlan) -> bool:
-        """Whether one more group fits; it is counted in when it does."""
+    def admit(self, plan: JobPlan, *, is_batch_due: bool) -> bool:
+        """Whether one more group fits; it is counted in when it does.
+
+        A batch always fits in bytes: how long trajectories are is known too late to refuse the job.
+        """
         wanted = plan.issued * self.bytes_per_trajectory
         fits = plan.room.has_room(
-            held=self.trajectories, held_bytes=int(self.n_bytes), wanted=plan.issued, wanted_bytes=int(wanted)
+            held=self.trajectories,
+            held_bytes=0 if is_batch_due else int(self.n_bytes),
+            wanted=plan.issued,
+            wanted_bytes=0 if is_batch_due else int(wanted),
         )
         if fits:
             self.trajectories += plan.issued

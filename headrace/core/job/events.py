@@ -44,10 +44,11 @@ class StepFinished:
 
 @dataclass(frozen=True, slots=True)
 class TrainingFailed:
-    """The job cannot go on: its trainer failed, or a service refused it."""
+    """A training command failed, or a service refused the job; `is_retryable`: the same command may succeed later."""
 
     code: str
     detail: str
+    is_retryable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ class JobMachine:
             case events.StepFinished():
                 return training.step_finished(state, event, now)
             case events.TrainingFailed():
-                return training.fail(state, event.code, event.detail, now)
+                return training.training_failed(state, event, now)
             case events.TrainingClosed():
                 return training.training_closed(state, event)
             case _:

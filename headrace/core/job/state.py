@@ -118,6 +118,7 @@ class JobState:
     trainer_id: str = ""
     publishing: int | None = None  # PublishState is on its way
     training: int | None = None  # TrainStep of this step is on its way
+    training_retries: int = 0  # since the last commit
     to_replay: list[int] = field(default_factory=list)
     workers: dict[str, RolloutWorker] = field(default_factory=dict)
     envs: dict[str, EnvProcess] = field(default_factory=dict)

@@ -13,11 +13,20 @@ from headrace.core.job.actions import (
     PublishState,
     RetainVersions,
 )
-from headrace.core.job.events import StatePublished, StepFinished, TrainerLost, TrainerOpened, TrainingClosed
+from headrace.core.job.events import (
+    StatePublished,
+    StepFinished,
+    TrainerLost,
+    TrainerOpened,
+    TrainingClosed,
+    TrainingFailed,
+)
 from headrace.core.job.groups import lose
 from headrace.core.job.rows import Group, GroupState, Step, StepState
 from headrace.core.job.state import TERMINAL, JobState, Phase
 from headrace.core.ledger import AttemptState
+
+MAX_RETRIES = 5
 
 
 class StepMismatch(Exception):
@@ -143,6 +152,7 @@ def step_finished(state: JobState, event: StepFinished, now: float) -> list[Acti
         step.replays += 1
     parent, previous = state.lineage.current, state.marks.get("committed", now)
     state.training = None
+    state.training_retries = 0
     step.published_version = event.publish_version
     step.metrics.update(event.metrics)
     step.seconds.update(event.seconds)
@@ -197,6 +207,15 @@ def _end_if_done(state: JobState, now: float) -> list[Action]:
 
 def end_if_done(state: JobState, now: float) -> list[Action]:
     return _end_if_done(state, now) if state.trainer_id and state.step_out is None and not state.to_replay else []
+
+
+def training_failed(state: JobState, event: TrainingFailed, now: float) -> list[Action]:
+    """What may succeed later is asked for again, so many times without a commit between; anything else ends the job."""
+    if not event.is_retryable or state.training_retries >= MAX_RETRIES or state.publishing is not None:
+        return fail(state, event.code, event.detail, now)
+    state.training_retries += 1
+    data = {"code": event.code, "detail": event.detail, "retry": state.training_retries}
+    return [Announce("trainer.retried", data), *continue_training(state, now)]
 
 
 def training_closed(state: JobState, event: TrainingClosed) -> list[Action]:
