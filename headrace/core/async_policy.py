@@ -45,7 +45,8 @@ class AsyncPolicy:
         repack: merge the long tail of same-version trajectories onto fewer workers (Laminar, Algorithm 1).
         local_batch: trajectories that a worker starts under one version before it closes and drains; None: no limit.
         overcommit: factor on the admission bound (w + alpha - m + 1) * B of open and ready groups.
-        max_inflight: most attempts of the job in flight at once; None: as many as the slots allow.
+        max_inflight: most training attempts in the making at once, from admission until their group is ready; None: as
+            many as the slots allow.
     """
 
     interaction: Interaction

@@ -68,10 +68,7 @@ class MemoryRepository:
     async def commit(self, turn: Turn) -> list[int]:
         """Writes the turn; the ids of its outbox entries. Raises LeaseLost, and then nothing was written."""
         await self.renew()
-        after = copy.deepcopy(self._tables)
-        ids = _write(after, self._job_id, self._epoch, turn)
-        self._tables.__dict__.update(after.__dict__)
-        return ids
+        return _write(self._tables, _Rows.of(self._job_id, self._epoch, turn), turn)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -110,20 +107,56 @@ class MemoryRepository:
         return StoredJob(plan, phase, reason, state, tables.job["ledger"], versions, _groups(tables, plan), steps)
 
 
-def _write(tables: MemoryTables, job_id: str, epoch: int, turn: Turn) -> list[int]:
-    changes = turn.changes
-    tables.groups.update({group.id: rows.group_to_row(job_id, group) for group in changes.groups})
-    for attempt in changes.attempts:
-        tables.attempts[tuple(attempt.key)] = _as_stored(rows.attempt_to_row(job_id, attempt))
-    for attempt in changes.finished:
-        for row in rows.segment_rows(job_id, attempt):
-            tables.segments[row["trajectory_id"], row["attempt"], row["position"]] = row
-    for version in changes.versions:
+@dataclass
+class _Rows:
+    """A turn as rows, all made before the first of them is written: what cannot be stored leaves nothing behind."""
+
+    groups: dict[str, Row]
+    attempts: dict[tuple[str, int], Row]
+    segments: dict[tuple[str, int, int], Row]
+    steps: dict[int, Row]
+    job: Row
+    events: list[tuple[str, Row]]
+    payloads: list[Row]
+
+    @classmethod
+    def of(cls, job_id: str, epoch: int, turn: Turn) -> "_Rows":
+        changes = turn.changes
+        segments = [row for attempt in changes.finished for row in rows.segment_rows(job_id, attempt)]
+        job: Row = {"phase": turn.phase.value, "reason": turn.reason or None, "epoch": epoch, "step": turn.step}
+        job |= {"current_version": turn.current_version}
+        job |= {"runner_state": _json(turn.state), "ledger": _json(turn.ledger)}
+        job |= {} if turn.progress is None else {"progress": _json(turn.progress)}
+        job |= {} if turn.result is None else {"result": _json(turn.result)}
+        return cls(
+            {group.id: rows.group_to_row(job_id, group) for group in changes.groups},
+            {tuple(a.key): _as_stored(rows.attempt_to_row(job_id, a)) for a in changes.attempts},
+            {(row["trajectory_id"], row["attempt"], row["position"]): row for row in segments},
+            {step.step: _as_stored(rows.step_to_row(job_id, step)) for step in changes.steps},
+            job,
+            [(line.type, _json(line.data)) for line in turn.announced],
+            [_json(payload) for payload in turn.outbox],
+        )
+
+
+def _write(tables: MemoryTables, made: _Rows, turn: Turn) -> list[int]:
+    tables.groups.update(made.groups)
+    tables.attempts.update(made.attempts)
+    tables.segments.update(made.segments)
+    for version in turn.changes.versions:
         _write_version(tables, version, turn)
-    tables.steps.update({step.step: _as_stored(rows.step_to_row(job_id, step)) for step in changes.steps})
+    tables.steps.update(made.steps)
     tables.metrics.update({(point.name, point.step): point.value for point in turn.metrics})
-    _write_job(tables, epoch, turn)
-    return _write_messages(tables, turn)
+    tables.job.update(made.job)
+    if turn.desired_done is not None and tables.job["desired"] == turn.desired_done:
+        tables.job["desired"] = None
+    tables.events += made.events
+    for entry_id in turn.sent:
+        tables.outbox[entry_id - 1]["is_sent"] = True
+    first = len(tables.outbox) + 1
+    entries = [{"id": first + i, "payload": payload, "is_sent": False} for i, payload in enumerate(made.payloads)]
+    tables.outbox += entries
+    return [entry["id"] for entry in entries]
 
 
 def _write_version(tables: MemoryTables, version: Version, turn: Turn) -> None:
@@ -145,36 +178,12 @@ def _write_version(tables: MemoryTables, version: Version, turn: Turn) -> None:
     }
 
 
-def _write_job(tables: MemoryTables, epoch: int, turn: Turn) -> None:
-    job = tables.job
-    job.update(phase=turn.phase.value, reason=turn.reason or None, epoch=epoch)
-    job.update(step=turn.step, current_version=turn.current_version)
-    job.update(runner_state=_json(turn.state), ledger=_json(turn.ledger))
-    if turn.progress is not None:
-        job["progress"] = _json(turn.progress)
-    if turn.result is not None:
-        job["result"] = _json(turn.result)
-    if turn.desired_done is not None and job["desired"] == turn.desired_done:
-        job["desired"] = None
-
-
-def _write_messages(tables: MemoryTables, turn: Turn) -> list[int]:
-    tables.events += [(line.type, _json(line.data)) for line in turn.announced]
-    for row in tables.outbox:
-        row["is_sent"] = row["is_sent"] or row["id"] in turn.sent
-    first = len(tables.outbox) + 1
-    tables.outbox += [
-        {"id": first + index, "payload": _json(payload), "is_sent": False} for index, payload in enumerate(turn.outbox)
-    ]
-    return list(range(first, first + len(turn.outbox)))
-
-
 def _as_stored(row: Row) -> Row:
     return {name: _json(value) if isinstance(value, dict | list) else value for name, value in row.items()}
 
 
 def _json(value: Any) -> Any:
-    return json.loads(json.dumps(value))
+    return json.loads(json.dumps(value)) if value else copy.copy(value)
 
 
 def _version(row: Row) -> Version:

@@ -127,7 +127,7 @@ class TestRoom:
         job = running(groups=B, group_size=4, max_steps=9, policy=policy)
         assert open_groups(job) == 2  # a third would make 12
         job.finish_group(job.groups[0], [1, 0, 1, 0])
-        assert open_groups(job) == 2  # ready ones are in flight until they are trained
+        assert open_groups(job) == 3  # one is ready, two are in the making
 
     def test_redundant_attempts_count_from_admission(self) -> None:
         job = running(groups=B, group_size=4, redundancy="1.5", policy=make_policy(max_inflight=10))
