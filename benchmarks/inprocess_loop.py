@@ -127,16 +127,19 @@ def run(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     curve = [{"step": 0, "train_s": 0.0, "trained_tokens": 0, **loop.evaluate()}]
     _show(seed, curve[-1], {})
     train_s, n_tokens = 0.0, 0
+    steps: list[dict[str, float]] = []
     totals: dict[str, float] = {"rollout_s": 0.0, "update_s": 0.0}
     for number in range(1, options.steps + 1):
         metrics = loop.step(number)
         for key in totals:
             totals[key] += metrics[key]
         train_s, n_tokens = sum(totals.values()), n_tokens + int(metrics["n_loss_tokens"])
+        rewards = {key: value for key, value in metrics.items() if key.startswith("reward/")}
+        steps.append({"step": number, "train_s": train_s, "trained_tokens": n_tokens, **rewards})
         if number % options.eval_every == 0 or number == options.steps:
             curve.append({"step": number, "train_s": train_s, "trained_tokens": n_tokens, **loop.evaluate()})
             _show(seed, curve[-1], metrics)
-    return {"seed": seed, "train_s": train_s, **totals, "curve": curve}
+    return {"seed": seed, "train_s": train_s, **totals, "curve": curve, "steps": steps}
 
 
 def _show(seed: int, point: dict[str, Any], metrics: dict[str, float]) -> None:
