@@ -54,7 +54,7 @@ def _needed(state: JobState, group: Group) -> int:
     if state.plan.on_short != "shrink":
         return size
     possible = len(group.live) + sum(1 for sibling in _dead_siblings(group) if _tries(state, group, sibling) > 0)
-    return max(2, min(size, possible))
+    return min(size, max(2, possible))
 
 
 def _dead_siblings(group: Group) -> list[int]:

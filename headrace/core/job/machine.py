@@ -122,7 +122,11 @@ class JobMachine:
         return actions
 
     def _can_fill(self) -> bool:
-        return self.state.plan.policy.load_at == "get_batch" and taking.can_fill(self.state)
+        """Whether workers may load in RollArt's order; past the last batch they load for the evaluation at the end."""
+        state = self.state
+        if state.plan.policy.load_at != "get_batch":
+            return False
+        return training.is_over(state) or taking.can_fill(state)
 
     def _give_up(self, now: float) -> list[Action]:
         state = self.state

@@ -189,10 +189,14 @@ def _forget_steps(state: JobState, checkpoint_step: int) -> None:
         del state.steps[number]
 
 
+def is_over(state: JobState) -> bool:
+    """No further batch will be taken."""
+    return state.step >= state.plan.max_steps or taking.has_ended(state)
+
+
 def _end_if_done(state: JobState, now: float) -> list[Action]:
     """Past the last step, with evaluation over: release what still runs and close the trainer."""
-    is_over = state.step >= state.plan.max_steps or taking.has_ended(state)
-    if state.phase is not Phase.RUNNING or not is_over or state.evaluation or state.eval_due:
+    if state.phase is not Phase.RUNNING or not is_over(state) or state.evaluation or state.eval_due:
         return []
     if state.step == 0:
         return fail(state, "no_steps", f"no batch was ever filled; last loss: {state.last_error or 'none'}", now)
