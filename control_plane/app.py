@@ -14,6 +14,7 @@ from control_plane.http.guard import Guard
 from control_plane.jobs import routes as jobs
 from control_plane.ledger import routes as ledger
 from control_plane.ops import routes as ops
+from control_plane.rewards import routes as rewards
 from control_plane.series import routes as series
 from control_plane.trajectories import routes as trajectories
 from control_plane.workers import routes as workers
@@ -24,6 +25,7 @@ ROUTERS = (
     groups.router,
     trajectories.router,
     ledger.router,
+    rewards.router,
     series.router,
     events.router,
     workers.router,

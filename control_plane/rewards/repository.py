@@ -1,15 +1,32 @@
 """Reward rows. The natural key is (trajectory_id, attempt, reward_name)."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, case, func, select, tuple_, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Float,
+    Integer,
+    and_,
+    case,
+    cast,
+    extract,
+    func,
+    literal,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.db.tables import attempts, jobs, rewards
+from control_plane.db.tables import attempts, jobs, rewards, workers
 
 Key = tuple[str, int, str]
+OUTCOMES = ("scored", "abstained", "unscorable")
+QUANTILES = (0.5, 0.9, 0.99, 1.0)
 
 
 async def waiting_attempts(connection: AsyncConnection, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Any]:
@@ -66,3 +83,69 @@ async def count_duplicates(connection: AsyncConnection, keys: Mapping[Key, int])
             )
             .values(duplicates=rewards.c.duplicates + count)
         )
+
+
+async def outcomes(connection: AsyncConnection, job_id: str) -> list[dict[str, Any]]:
+    """By reward name: outcomes, retries, duplicates, and seconds in the queue and in the grader (p50, p90, p99, max)."""
+    columns = rewards.c
+    query = (
+        select(
+            columns.reward_name.label("name"),
+            *(func.count().filter(columns.state == state).label(state) for state in OUTCOMES),
+            func.count().filter(columns["try"] > 1).label("retried"),
+            cast(func.sum(columns.duplicates), BigInteger).label("duplicates"),
+            func.sum(columns.grader_s).label("busy_s"),
+            *(_spread(column) for column in (columns.queue_s, columns.grader_s)),
+        )
+        .where(columns.job_id == job_id)
+        .group_by(columns.reward_name)
+        .order_by(columns.reward_name)
+    )
+    return [dict(row) for row in (await connection.execute(query)).mappings()]
+
+
+def _spread(column: ColumnElement[float]) -> ColumnElement[Any]:
+    shares = literal(list(QUANTILES), ARRAY(Float))
+    return func.percentile_cont(shares).within_group(column).label(str(column.key))
+
+
+async def count_scoring(connection: AsyncConnection, job_id: str) -> int:
+    """Attempts of the job that wait for rewards."""
+    found = await connection.execute(
+        select(func.count()).where(attempts.c.job_id == job_id, attempts.c.state == "scoring")
+    )
+    return int(found.scalar_one())
+
+
+async def capacity(connection: AsyncConnection, start: datetime, end: datetime) -> dict[str, Any]:
+    """What reward workers could do and did from `start` to `end`, whichever job it was for.
+
+    `slot_s`: seconds that each worker was there, times what it grades at once; `busy_s`: seconds in graders of rewards
+    reported in that time; `slots`: of workers that are live now.
+    """
+    told = workers.c.capabilities["concurrency"].astext
+    slots = case((told.regexp_match("^[1-9][0-9]{0,5}$"), cast(told, Integer)), else_=1)
+    until = func.least(case((workers.c.state == "live", func.now()), else_=workers.c.last_seen_at), end)
+    present = cast(extract("epoch", until - func.greatest(workers.c.registered_at, start)), Float)
+    there = await connection.execute(
+        select(
+            func.coalesce(func.sum(func.greatest(present, 0.0) * slots), 0.0).label("slot_s"),
+            func.coalesce(func.sum(slots).filter(workers.c.state == "live"), 0).label("slots"),
+        ).where(workers.c.kind == "reward")
+    )
+    overlapping = select(jobs.c.id).where(jobs.c.started_at <= end, func.coalesce(jobs.c.finished_at, end) >= start)
+    busy = await connection.execute(
+        select(func.coalesce(func.sum(rewards.c.grader_s), 0.0)).where(
+            rewards.c.job_id.in_(overlapping), rewards.c.reported_at.between(start, end)
+        )
+    )
+    return {**there.mappings().one(), "busy_s": busy.scalar_one()}
+
+
+async def span(connection: AsyncConnection, job_id: str) -> tuple[datetime | None, datetime] | None:
+    """From when to when a job has run so far, by the database's clock; None if there is no such job."""
+    found = await connection.execute(
+        select(jobs.c.started_at, func.coalesce(jobs.c.finished_at, func.now())).where(jobs.c.id == job_id)
+    )
+    row = found.first()
+    return None if row is None else (row[0], row[1])

@@ -8,7 +8,19 @@ from psycopg import sql
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_plane.db.tables import attempts, events, groups, jobs, metadata, metrics, segments, steps, versions
+from control_plane.db.tables import (
+    attempts,
+    events,
+    groups,
+    jobs,
+    metadata,
+    metrics,
+    rewards,
+    segments,
+    steps,
+    versions,
+    workers,
+)
 
 
 async def add_job(connection: AsyncConnection, job_id: str = "job_1", **columns: Any) -> str:
@@ -112,6 +124,35 @@ async def add_step(connection: AsyncConnection, step: int, **columns: Any) -> No
         **columns,
     }
     await connection.execute(insert(steps).values(values))
+
+
+async def add_reward(connection: AsyncConnection, trajectory_id: str, **columns: Any) -> None:
+    """A reward of attempt 1 of a trajectory of `job_1`."""
+    values = {
+        "trajectory_id": trajectory_id,
+        "attempt": 1,
+        "reward_name": "exact",
+        "job_id": "job_1",
+        "state": "scored",
+        "score": 1.0,
+        "try": 1,
+        **columns,
+    }
+    await connection.execute(insert(rewards).values(values))
+
+
+async def add_worker(connection: AsyncConnection, name: str, kind: str, **columns: Any) -> None:
+    """The incarnation `a` of a live worker."""
+    values = {
+        "worker_id": f"{name}@a",
+        "kind": kind,
+        "name": name,
+        "incarnation": "a",
+        "address": "127.0.0.1:1",
+        "state": "live",
+        **columns,
+    }
+    await connection.execute(insert(workers).values(values))
 
 
 async def add_metric(connection: AsyncConnection, name: str, points: Iterable[tuple[int, float | None]]) -> None:
