@@ -9,51 +9,50 @@ from headrace.core.job.rows import GROUP_TRANSITIONS, Group, GroupState
 from headrace.core.job.state import PHASE_TRANSITIONS, TERMINAL, IllegalTransition, JobState, Phase
 from headrace.core.ledger import EXITS, IN_FLIGHT, TRANSITIONS, USED, AttemptState
 
-ATTEMPT_MOVES = [(a, b) for a in AttemptState for b in AttemptState]
-GROUP_MOVES = [(a, b) for a in GroupState for b in GroupState]
-PHASE_MOVES = [(a, b) for a in Phase for b in Phase if a is not b]
+
+@pytest.mark.parametrize("before", AttemptState)
+def test_attempts_move_along_the_table_only(before: AttemptState) -> None:
+    for after in AttemptState:
+        job = running(groups=1)
+        attempt = job.generating[0]
+        attempt.state = before
+        if after in TRANSITIONS.get(before, frozenset()):
+            job.state.move(attempt, after, 5.0, "why")
+            assert (attempt.state, attempt.reason) == (after, "why")
+            assert attempt.closed_at == (5.0 if after in USED | EXITS else None)
+        else:
+            with pytest.raises(IllegalTransition, match=f"cannot go from {before} to {after}"):
+                job.state.move(attempt, after, 5.0)
+            assert attempt.state is before
 
 
-@pytest.mark.parametrize(("before", "after"), ATTEMPT_MOVES)
-def test_attempts_move_along_the_table_only(before: AttemptState, after: AttemptState) -> None:
-    job = running()
-    attempt = job.generating[0]
-    attempt.state = before
-    if after in TRANSITIONS.get(before, frozenset()):
-        job.state.move(attempt, after, 5.0, "why")
-        assert (attempt.state, attempt.reason) == (after, "why")
-        assert attempt.closed_at == (5.0 if after in USED | EXITS else None)
-    else:
-        with pytest.raises(IllegalTransition, match=f"cannot go from {before} to {after}"):
-            job.state.move(attempt, after, 5.0)
-        assert attempt.state is before
+@pytest.mark.parametrize("before", GroupState)
+def test_groups_move_along_the_table_only(before: GroupState) -> None:
+    for after in GroupState:
+        job = running(groups=1)
+        group = job.groups[0]
+        group.state = before
+        if after in GROUP_TRANSITIONS.get(before, frozenset()):
+            job.state.move_group(group, after, 5.0, "why")
+            assert (group.state, group.reason) == (after, "why")
+            assert (group.id in job.state.groups) is (after not in (GroupState.DROPPED, GroupState.EVALUATED))
+        else:
+            with pytest.raises(IllegalTransition, match=f"group {group.id} cannot go from {before} to {after}"):
+                job.state.move_group(group, after, 5.0)
+            assert group.state is before
 
 
-@pytest.mark.parametrize(("before", "after"), GROUP_MOVES)
-def test_groups_move_along_the_table_only(before: GroupState, after: GroupState) -> None:
-    job = running()
-    group = job.groups[0]
-    group.state = before
-    if after in GROUP_TRANSITIONS.get(before, frozenset()):
-        job.state.move_group(group, after, 5.0, "why")
-        assert (group.state, group.reason) == (after, "why")
-        assert (group.id in job.state.groups) is (after not in (GroupState.DROPPED, GroupState.EVALUATED))
-    else:
-        with pytest.raises(IllegalTransition, match=f"group {group.id} cannot go from {before} to {after}"):
-            job.state.move_group(group, after, 5.0)
-        assert group.state is before
-
-
-@pytest.mark.parametrize(("before", "after"), PHASE_MOVES)
-def test_phases_move_along_the_table_only(before: Phase, after: Phase) -> None:
-    state = JobState(make_plan(), phase=before)
-    if after in PHASE_TRANSITIONS[before]:
-        state.set_phase(after, "why")
-        assert (state.phase, state.reason) == (after, "why")
-    else:
-        with pytest.raises(IllegalTransition, match=f"job job_t cannot go from {before} to {after}"):
+@pytest.mark.parametrize("before", Phase)
+def test_phases_move_along_the_table_only(before: Phase) -> None:
+    for after in set(Phase) - {before}:
+        state = JobState(make_plan(), phase=before)
+        if after in PHASE_TRANSITIONS[before]:
             state.set_phase(after, "why")
-        assert state.phase is before
+            assert (state.phase, state.reason) == (after, "why")
+        else:
+            with pytest.raises(IllegalTransition, match=f"job job_t cannot go from {before} to {after}"):
+                state.set_phase(after, "why")
+            assert state.phase is before
 
 
 def test_a_phase_may_be_set_again() -> None:
