@@ -32,7 +32,8 @@ def panel(title: str, unit: str, series: Series, *, x0: float = 0) -> str:
 def document(panels: Sequence[str]) -> str:
     """Panels side by side."""
     width = WIDTH * len(panels)
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {HEIGHT}" font-family="sans-serif" font-size="12">'
+    box = f'viewBox="0 0 {width} {HEIGHT}" font-family="sans-serif" font-size="12"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {box}>'
     return "\n".join([head, *panels, "</svg>", ""])
 
 
@@ -45,4 +46,5 @@ def _y(value: float) -> float:
 
 
 def _text(x: float, y: float, text: str, *, anchor: str = "start", weight: str = "normal", colour: str = GREY) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}" fill="{colour}">{escape(text)}</text>'
+    style = f'text-anchor="{anchor}" font-weight="{weight}" fill="{colour}"'
+    return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(text)}</text>'

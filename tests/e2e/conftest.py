@@ -27,6 +27,7 @@ class Stack:
     data_dir: Path
     server: str
     model: Path
+    user_code: Path  # on the path of the services
 
     def api(self) -> RestClient:
         return RestClient(self.server, timeout_s=20.0)
@@ -99,13 +100,15 @@ def stack(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Iterato
     root = tmp_path_factory.mktemp("e2e")
     model = save_tiny_model(root / "model")
     data_dir = root / "data"
+    user_code = root / "user"
+    user_code.mkdir()
     # User code is found as an author's would be: on the path that the services are started with.
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(repository), str(repository / "tests")])}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(repository), str(repository / "tests"), str(user_code)])}
     argv = [sys.executable, "-m", "headrace.cli", "up", "--data-dir", str(data_dir), "--http-port", "0"]
     log = (root / "up.log").open("wb")
     process = subprocess.Popen(argv, env=env, stdout=log, stderr=log)
     try:
-        yield Stack(data_dir, _server(process, data_dir, root / "up.log"), model)
+        yield Stack(data_dir, _server(process, data_dir, root / "up.log"), model, user_code)
     finally:
         process.send_signal(signal.SIGINT)
         try:
