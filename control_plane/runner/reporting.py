@@ -30,11 +30,12 @@ class Reporter:
         self._tokens: dict[str, int] = {}
         self._busy: defaultdict[str, float] = defaultdict(float)
         self._moved: dict[int, defaultdict[str, float]] = {}
-        self.routing: dict[str, int] = {}
+        self.routing: dict[str, Any] = {}
         self.trainer: dict[str, Any] = {}
         self._recent: dict[str, float] = {}
         self._last_step: dict[str, float] = {}
         self._step_s: list[float] = []
+        self.version_seconds: dict[int, dict[str, float]] = {}  # of versions whose time is over, until they are stored
 
     # -- what the links hear -------------------------------------------------------------------------------------------
 
@@ -59,7 +60,9 @@ class Reporter:
             sums["n_workers"] += 1
 
     def routing_reported(self, stats: inf_pb.RoutingStats) -> None:
-        self.routing = {field.name: value for field, value in stats.ListFields()}
+        self.routing = {
+            field.name: dict(value) if isinstance(value, Mapping) else value for field, value in stats.ListFields()
+        }
 
     def graded(self, seconds: float) -> None:
         self._busy["reward"] += seconds
@@ -94,6 +97,7 @@ class Reporter:
         step.metrics["generated_tokens"] = float(self._busy["generated_tokens"])
         self._busy.clear()
         moved = self._moved.pop(step.policy_version, defaultdict(float))
+        self.version_seconds[step.policy_version] = dict(moved)
         workers = max(1.0, moved.pop("n_workers", 0.0))
         step.seconds["accumulated_pull"] = moved["accumulated_pull"]
         for name in ("pause", "kv_rebuild", "verify"):
@@ -101,9 +105,6 @@ class Reporter:
         step.seconds["worker_exposed_pull"] = moved["exposed_pull"] / workers
         whole = step.seconds.get("step", 0.0)
         step.seconds["overhead"] = max(0.0, whole - sum(step.seconds.get(part, 0.0) for part in WALL_PARTS))
-
-    def version_seconds(self, version: int) -> Mapping[str, float]:
-        return dict(self._moved.get(version, {}))
 
     # -- the progress block --------------------------------------------------------------------------------------------
 

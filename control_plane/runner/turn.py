@@ -40,6 +40,7 @@ class Turn:
     sent: Sequence[int] = ()
     manifests: Mapping[int, StoredManifest] = field(default_factory=dict)
     metrics: Sequence[MetricPoint] = ()
+    version_seconds: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # summed over workers
     progress: Mapping[str, Any] | None = None
     result: Mapping[str, Any] | None = None
     desired_done: str | None = None  # the owner's wish that this turn has answered

@@ -63,6 +63,7 @@ class TurnTaker:
         outbox_ids = await self._store.commit(turn)
         self._sent = []
         self.answered = None
+        self.reporter.version_seconds = {}
         await self._effects.perform(actions)
         await self.send_rewards(list(zip(outbox_ids, turn.outbox, strict=True)))
         self._forget_manifests(actions)
@@ -99,6 +100,7 @@ class TurnTaker:
             sent=self._sent,
             manifests=self.manifests,
             metrics=points,
+            version_seconds=self.reporter.version_seconds,
             progress=self.reporter.progress(state, now) if is_progress_due else None,
             desired_done=self.answered,
         )
