@@ -5,7 +5,7 @@ two sides differ by what is still inside. A lasting difference means that someth
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -60,7 +60,7 @@ class Flow:
         }
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Flow":

@@ -71,6 +71,7 @@ class JobPlan:
     filter: str = "none"
     sampler: Sampler = field(default_factory=Fifo)
     room: Room = field(default_factory=Room)
+    env_slots: int = 1 << 20  # environments of the job that may be live at once, over all processes
     selection_cap: float | None = None  # inverse-propensity weights up to this; None: all weights are 1
     updates_per_step: int = 1
     checkpoint_every: int = 0
@@ -78,22 +79,35 @@ class JobPlan:
     evaluation: EvalPlan = field(default_factory=EvalPlan)
     limits: Limits = field(default_factory=Limits)
 
-    @property
-    def issued(self) -> int:
-        """k: attempts issued for a group at its admission."""
-        return issued_per_group(self.group_size, self.redundancy)
+    # Worked out once: they are asked for at every turn.
+    issued: int = field(init=False, repr=False, compare=False)  # k: attempts issued for a group at its admission
+    part_sizes: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    _quotas: dict[str, int] = field(init=False, repr=False, compare=False)
+    _by_name: dict[str, TaskPlan] = field(init=False, repr=False, compare=False)
 
-    @property
-    def part_sizes(self) -> tuple[int, ...]:
+    def __post_init__(self) -> None:
+        known = {
+            "issued": issued_per_group(self.group_size, self.redundancy),
+            "part_sizes": self._part_sizes(),
+            "_quotas": self._rounded_quotas(),
+            "_by_name": {task.name: task for task in self.tasks},
+        }
+        for name, value in known.items():
+            object.__setattr__(self, name, value)
+
+    def _part_sizes(self) -> tuple[int, ...]:
         """Groups of each part of a batch: one part, or one per update where groups are trained as they complete."""
         n_parts = min(self.updates_per_step, self.groups) if self.policy.train_on == "as_groups_complete" else 1
         return tuple(self.groups * (i + 1) // n_parts - self.groups * i // n_parts for i in range(n_parts))
 
     def task(self, name: str) -> TaskPlan:
-        return next(task for task in self.tasks if task.name == name)
+        return self._by_name[name]
 
     def quotas(self) -> dict[str, int]:
         """Groups of each task in a batch: weights rounded by largest remainder, so that they sum to B."""
+        return dict(self._quotas)
+
+    def _rounded_quotas(self) -> dict[str, int]:
         total = sum(task.weight for task in self.tasks)
         exact = {task.name: self.groups * task.weight / total for task in self.tasks}
         quota = {name: math.floor(share) for name, share in exact.items()}

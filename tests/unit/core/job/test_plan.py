@@ -55,5 +55,5 @@ def test_attempts_issued_for_a_group(redundancy: str, issued: int) -> None:
 def test_a_task_is_found_by_name() -> None:
     plan = make_plan(tasks=(TaskPlan("lake"), TaskPlan("tools", n_prompts=3)))
     assert plan.task("tools").n_prompts == 3
-    with pytest.raises(StopIteration):
+    with pytest.raises(KeyError):
         plan.task("maze")
