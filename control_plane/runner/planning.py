@@ -24,6 +24,7 @@ def plan_of(job_id: str, spec: JobSpec, *, export_path: str, sampler: Sampler | 
         filter=spec.algorithm.advantage.filter,
         sampler=sampler or SAMPLERS[spec.buffer.sampler],
         room=Room(spec.buffer.capacity, None if capacity_mb is None else int(capacity_mb * 2**20)),
+        env_slots=spec.resources.env_slots,
         selection_cap=spec.algorithm.selection.cap,
         updates_per_step=spec.algorithm.updates_per_step,
         checkpoint_every=spec.checkpoint.every,

@@ -210,7 +210,8 @@ def dispatch(state: JobState) -> list[Action]:
         state.unassigned.values(), key=lambda a: (a.purpose != "eval", a.kind != "refill", a.issued_at, a.key)
     )
     handed: list[Attempt] = []
-    for attempt in order:
+    free = state.plan.env_slots - sum(len(env.assigned) for env in state.envs.values())
+    for attempt in order[: max(free, 0)]:
         open_envs = [env for env in state.envs.values() if len(env.assigned) < env.slots]
         if not open_envs:
             break

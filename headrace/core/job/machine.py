@@ -181,6 +181,7 @@ class JobMachine:
             assert state.attempts[key].state is AttemptState.QUEUED and not state.attempts[key].env_worker_id, key
         for env in state.envs.values():
             assert len(env.assigned) <= env.slots, env
+        assert sum(len(env.assigned) for env in state.envs.values()) <= state.plan.env_slots
         assert sum(1 for step in state.steps.values() if step.state == "sampled") <= 1
 
     def _check_group(self, group_id: str) -> None:

@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from testkit.jobs import ENV, LAKE, TOOLS, Job, at_step, make_policy, of, opened, running
+from testkit.world import World
 
+from headrace.core.async_policy import PRESETS
 from headrace.core.job import actions as do
 from headrace.core.job import events as did
-from headrace.core.job.plan import TaskPlan
+from headrace.core.job.plan import JobPlan, TaskPlan
 from headrace.core.ledger import AttemptState
 
 B = 4
@@ -348,3 +350,22 @@ def test_graded_and_self_paying_tasks_run_side_by_side() -> None:
     job = running(groups=4, tasks=(LAKE, TOOLS))
     job.finish_all()
     assert Counter(group.task for group in job.train_step.groups) == {"lake": 2, "tools": 2}
+
+
+def test_a_job_has_no_more_live_environments_than_it_asked_for() -> None:
+    plan = JobPlan(
+        job_id="job_slots",
+        seed=1,
+        max_steps=2,
+        groups=2,
+        group_size=3,
+        tasks=(TaskPlan("lake"),),
+        policy=PRESETS["bounded"],
+        env_slots=4,
+    )
+    world = World(plan, 1)
+    most = 0
+    while world.ended is None:
+        world.step()
+        most = max(most, sum(len(env.assigned) for env in world.machine.state.envs.values()))
+    assert most == 4
