@@ -22,7 +22,7 @@ from stack import Outcome, Stack, StackOptions, spec, synthetic
 from workloads import SLOW_S
 
 JOBS = 3
-GRADERS_PER_WORKER = 8
+GRADERS_PER_WORKER = 24
 REWARD_WORKERS = 2
 SKIP = 1
 SAMPLE_S = 0.25

@@ -145,9 +145,13 @@ class Rig:
 
 
 @asynccontextmanager
-async def running_trainer(data_dir: Path) -> AsyncIterator[Rig]:
-    """A trainer service in this event loop."""
-    async with RecordingControl() as control, running_node() as node, _serving(data_dir, control) as (service, address):
+async def running_trainer(data_dir: Path, kind: type[Any] = TrainerService) -> AsyncIterator[Rig]:
+    """A trainer service in this event loop; `kind` is its class."""
+    async with (
+        RecordingControl() as control,
+        running_node() as node,
+        _serving(data_dir, control, kind) as (service, address),
+    ):
         wire = channel(address)
         try:
             yield Rig(control, node, service, trainer_pb2_grpc.TrainerStub(wire))
@@ -156,10 +160,12 @@ async def running_trainer(data_dir: Path) -> AsyncIterator[Rig]:
 
 
 @asynccontextmanager
-async def _serving(data_dir: Path, control: RecordingControl) -> AsyncIterator[tuple[TrainerService, str]]:
+async def _serving(
+    data_dir: Path, control: RecordingControl, kind: type[Any]
+) -> AsyncIterator[tuple[TrainerService, str]]:
     source = ControlClient(control.address)
     settings = TrainerSettings(data_dir=data_dir, push_timeout_s=20, blob_timeout_s=10)
-    service = TrainerService(settings, worker_id="trainer-0@i1", source=source)
+    service = kind(settings, worker_id="trainer-0@i1", source=source)
     grpc_server = server()
     trainer_pb2_grpc.add_TrainerServicer_to_server(TrainerServicer(service), grpc_server)
     address = f"127.0.0.1:{grpc_server.add_insecure_port('127.0.0.1:0')}"
