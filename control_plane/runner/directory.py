@@ -1,4 +1,7 @@
-"""Which processes live, and for which job they work. Inference workers and trainers serve one job at a time."""
+"""Which processes live, and for which job they work.
+
+Inference workers, trainers and proxies serve one job at a time; the others are shared by all jobs.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

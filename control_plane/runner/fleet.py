@@ -49,7 +49,7 @@ class Fleet:
         """Live processes, after free ones have been taken up to what the job may use."""
         async with self._engine.begin() as connection:
             processes = await directory.live(connection)
-            wanted = {"trainer": 1, "inference": self._spec.resources.inference.max}
+            wanted = {"trainer": 1, "proxy": 1, "inference": self._spec.resources.inference.max}
             is_changed = False
             for kind, count in wanted.items():
                 missing = count - len(directory.of_kind(processes, kind, self._job_id))
@@ -89,7 +89,7 @@ class Fleet:
         )
 
     async def _follow_proxy(self, processes: list[Process]) -> list[did.Event]:
-        found = directory.of_kind(processes, "proxy")
+        found = directory.of_kind(processes, "proxy", self._job_id)
         fresh = found[0] if found else None
         if fresh is not None and self.proxy is not None and fresh.worker_id == self.proxy.worker_id:
             return []

@@ -88,18 +88,19 @@ class RunnerSupervisor:
                     is_blocked = True
                     continue
                 await directory.assign(connection, row.id, "trainer", 1)
+                await directory.assign(connection, row.id, "proxy", 1)
                 await directory.assign(connection, row.id, "inference", row.spec["resources"]["inference"]["max"])
                 await self._set_phase(connection, row.id, Phase.STARTING, None)
 
     async def _lacking(self, connection: AsyncConnection, spec: dict[str, Any]) -> str:
         """What the job still waits for, as its reason; empty when it can start."""
-        wanted = {"trainer": 1, "inference": spec["resources"]["inference"]["min"]}
+        wanted = {"trainer": 1, "proxy": 1, "inference": spec["resources"]["inference"]["min"]}
         for kind, count in wanted.items():
             free = await directory.count_free(connection, kind)
             if free < count:
                 return f"waits for {count} free {kind} worker(s), {free} are free"
         processes = await directory.live(connection)
-        missing = [kind for kind in ("proxy", "env", "weights") if not directory.of_kind(processes, kind)]
+        missing = [kind for kind in ("env", "weights") if not directory.of_kind(processes, kind)]
         return f"waits for a live process of kind {', '.join(missing)}" if missing else ""
 
     async def _note(self, connection: AsyncConnection, job_id: str, before: str | None, reason: str) -> None:

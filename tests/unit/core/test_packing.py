@@ -21,9 +21,7 @@ def test_every_row_is_packed_once_within_the_budget(lengths: list[int], budget: 
 def test_arrival_order_does_not_matter(lengths: list[int], random: object) -> None:
     shuffled = list(lengths)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    shapes = [
-        [[rows[row] for row in pack] for pack in pack_by_tokens(rows, 100)] for rows in (lengths, shuffled)
-    ]
+    shapes = [[[rows[row] for row in pack] for pack in pack_by_tokens(rows, 100)] for rows in (lengths, shuffled)]
     assert shapes[0] == shapes[1]
 
 
