@@ -6,7 +6,7 @@ from testkit.jobs import Job, at_step, make_policy, of, opened, running
 from headrace.core.job import actions as do
 from headrace.core.job import events as did
 from headrace.core.job.state import Phase
-from headrace.core.job.training import StepMismatch
+from headrace.core.job.training import MAX_RETRIES, StepMismatch
 from headrace.core.versions import VersionState
 
 ALPHA_0 = make_policy(alpha=0)
@@ -346,3 +346,34 @@ class TestAnswersFromTheDead:
         assert job.counts()["aborted"] == 2
         assert job.counts()["trained"] == 2
         assert job.last(do.EndJob) == do.EndJob("failed", "loss_nan: loss is nan in step 2")
+
+
+class TestRetry:
+    """A fault that the trainer calls passing (a store that is away) costs another send of the same step."""
+
+    FAULT = did.TrainingFailed("push_failed", "node unreachable", is_retryable=True)
+
+    def test_the_step_is_sent_again_under_the_same_number(self) -> None:
+        job = stepping(0)
+        job.finish_all()
+        job.tell(self.FAULT)
+        assert numbers(job, do.TrainStep) == [(1, 1), (1, 1)]
+        job.commit()
+        assert job.state.step == 1
+
+    def test_retries_are_bounded(self) -> None:
+        job = stepping(0)
+        job.finish_all()
+        while job.state.phase is Phase.RUNNING:
+            job.tell(self.FAULT)
+        assert job.state.reason == "push_failed: node unreachable"
+        assert len(job.announced("trainer.retried")) == MAX_RETRIES
+
+    def test_a_commit_forgets_them(self) -> None:
+        job = stepping(0)
+        for _ in range(MAX_RETRIES + 1):
+            job.finish_all()
+            job.tell(self.FAULT)
+            job.commit()
+            job.load()
+        assert job.state.phase is Phase.RUNNING
