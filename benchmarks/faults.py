@@ -5,8 +5,8 @@
 One stack, a job for each fault: 20 jobs with one SIGKILL, spread evenly over the processes, then 10 with two (of two
 different processes, up to a second apart), each at a random moment of a job that takes about 12 s undisturbed. Tokens
 lost are those that were generated and not trained (in named exits, or discarded) beyond what jobs without a fault
-lose; `recover_s` is the time from the kill to the next commit of a step, less a median step; `extra_s` is the time that
-the whole job took longer than the median job without a fault.
+lose; `recover_s` is by how much the step in which the kill fell and the one after it took longer than two median steps;
+`extra_s` is by how much the whole job took longer than the median job without a fault.
 """
 
 import os
@@ -164,13 +164,17 @@ def row(victims: str, runs: Sequence[Run], controls: Sequence[Run]) -> dict[str,
 
 
 def recovery_s(run: Run) -> float:
-    """From the last kill to the next commit, less a median step; 0 where nothing was held up."""
+    """How much longer the step in which the last kill fell, and the one after it, took than two median steps."""
     assert run.outcome is not None
-    commits = [datetime.fromisoformat(s["committed_at"]).timestamp() for s in run.outcome.steps if s["committed_at"]]
-    after = min((at for at in commits if at > run.killed_at[-1]), default=None)
-    if after is None:
+    commits = sorted(
+        datetime.fromisoformat(step["committed_at"]).timestamp() for step in run.outcome.steps if step["committed_at"]
+    )
+    after = next((index for index, at in enumerate(commits) if at > run.killed_at[-1]), None)
+    if after is None or after == 0:
         return 0.0
-    return max(0.0, after - run.killed_at[-1] - median(run.outcome.step_s()))
+    last = min(after + 1, len(commits) - 1)
+    took = commits[last] - commits[after - 1]
+    return max(0.0, took - (last - after + 1) * median(run.outcome.step_s()))
 
 
 def wall_s(run: Run) -> float:

@@ -35,3 +35,16 @@ def test_every_process_uses_one_thread_and_carries_the_launch_id() -> None:
         assert command.env["OMP_NUM_THREADS"] == "1"
         assert command.env["HEADRACE_LAUNCH_ID"] == "id"
         assert Path(command.env["HEADRACE_DATA_DIR"]).is_absolute()
+
+
+def test_trainers_and_proxies_come_in_numbers_for_jobs_at_once() -> None:
+    options = LaunchOptions(data_dir=DataDir(Path("run")), trainers=2, proxies=3, trainer_backend="scripted")
+    commands = services(options, WIRING)
+    trainers = [command for command in commands if command.name.startswith("trainer-")]
+    assert [command.name for command in trainers] == ["trainer-0", "trainer-1"]
+    assert all(command.argv[command.argv.index("--backend") + 1] == "scripted" for command in trainers)
+    assert [command.name for command in commands if command.name.startswith("proxy-")] == [
+        "proxy-0",
+        "proxy-1",
+        "proxy-2",
+    ]
