@@ -109,17 +109,18 @@ def _make_ready(state: JobState, group: Group, now: float) -> list[Action]:
     kept = scorable[: state.plan.group_size]
     state.failed_in_a_row = 0
     state.move_group(group, GroupState.READY, now)
-    if _is_filtered(state, kept):
-        state.filtered_since_step += 1
-        return actions + drop(state, group, now, AttemptState.FILTERED, "zero variance")
-    return actions
-
-
-def _is_filtered(state: JobState, members: list[Attempt]) -> bool:
-    if state.plan.filter != "zero_variance":
-        return False
+    if state.plan.filter != "zero_variance" or not _is_flat(kept):
+        return actions
     if state.filtered_since_step >= state.plan.limits.max_filtered * state.plan.groups:
-        return False  # the step is filled with such groups, counted by the trainer as frac_zero_std
+        # The step is filled with such groups, which train nothing.
+        state.counters["filled_without_variance"] += 1
+        data = {"group": group.id, "task": group.task, "filtered": state.filtered_since_step}
+        return [*actions, Announce("filter.exhausted", data)]
+    state.filtered_since_step += 1
+    return actions + drop(state, group, now, AttemptState.FILTERED, "zero variance")
+
+
+def _is_flat(members: list[Attempt]) -> bool:
     rewards = [member.reward for member in members if member.reward is not None]
     return max(rewards) - min(rewards) <= ZERO_VARIANCE
 
@@ -136,15 +137,17 @@ def drop(
     if exit_state is AttemptState.GROUP_DROPPED and group.purpose == "train":
         state.failed_in_a_row += 1
         state.last_error = reason
-    if is_requeued:
-        _requeue(state, group)
     data = {"group": group.id, "task": group.task, "reason": exit_state.value, "detail": reason}
-    return [*actions, Announce("group.dropped", data)]
+    actions.append(Announce("group.dropped", data))
+    return actions + (_requeue(state, group, reason) if is_requeued else [])
 
 
-def _requeue(state: JobState, group: Group) -> None:
+def _requeue(state: JobState, group: Group, reason: str) -> list[Action]:
+    """The prompt is to be played again. One that never gets through is told of, lest slow prompts vanish unseen."""
     if group.requeues >= state.plan.limits.max_requeues:
         state.counters["prompts_given_up"] += 1
-        return
+        data = {"task": group.task, "env_seed": str(group.env_seed), "times": group.requeues + 1, "detail": reason}
+        return [Announce("prompt.given_up", data)]
     state.counters["requeued"] += 1
     state.requeues.append(Requeue(group.task, group.env_seed, group.id, group.requeues + 1))
+    return []
