@@ -1,7 +1,8 @@
 """Turns generated through the LLM proxy: one stream per proxy, many turns on it.
 
 The episode's own copy of the tokens is the truth. When a stream breaks, or the job's proxy changes, every open turn
-is asked for again with the tokens it already has.
+is asked for again with the tokens it already has, after the trajectories have been named that are not over: between
+two turns the proxy holds their place.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from headrace.core.episode import Ask, Chunk, Episode, EpisodeError, Phase, Verd
 from headrace.service.grpc import channel
 from headrace.service.logging import get_logger
 from headrace.service.streams import Frames, StreamClient
-from headrace.wire.common.v1.common_pb2 import FinishReason
+from headrace.wire.common.v1.common_pb2 import AttemptKey, FinishReason
 from headrace.wire.inference.v1 import inference_pb2, inference_pb2_grpc
 
 FINISHES = {
@@ -47,6 +48,8 @@ class Turn:
         start.sampling.max_new_tokens = ask.max_new_tokens
         del start.kept_token_ids[:]
         start.kept_token_ids.extend(self.episode.turn_token_ids)
+        if self.episode.start_version is not None:
+            start.start_version = self.episode.start_version
         return inference_pb2.GenerateCommand(start=start)
 
 
@@ -66,6 +69,7 @@ class ProxyStream:
         self.address = address
         self._counts = counts
         self._turns: dict[str, Turn] = {}
+        self._live: dict[tuple[str, int], Turn] = {}  # the last turn of every trajectory that is not over
         self._channel = channel(address)
         stub = inference_pb2_grpc.InferenceStub(self._channel)
         self._stream: StreamClient[inference_pb2.GenerateCommand, inference_pb2.TokenChunk] = StreamClient(
@@ -84,6 +88,7 @@ class ProxyStream:
     async def start(self, turn: Turn, ask: Ask) -> None:
         """Ask for a turn, now or as soon as the stream stands."""
         self._turns[turn.request_id] = turn
+        self._live[_name(turn.request.key)] = turn
         turn.is_sent = await self._stream.send(turn.command(ask))
 
     async def drop(self, turn: Turn) -> None:
@@ -93,12 +98,28 @@ class ProxyStream:
             abort = inference_pb2.AbortGeneration(request_id=turn.request_id)
             await self._stream.send(inference_pb2.GenerateCommand(abort=abort))
 
-    def take_over(self, job_id: str) -> list[Turn]:
-        """The open turns of a job, forgotten here."""
+    def end(self, key: AttemptKey) -> None:
+        """No turn of the trajectory comes any more. When the stream is down, the next one does not name it."""
+        if self._live.pop(_name(key), None) is not None:
+            over = inference_pb2.EndTrajectory(key=key)
+            self._stream.send_nowait(inference_pb2.GenerateCommand(end=over))
+
+    def take_over(self, job_id: str) -> tuple[list[Turn], list[Turn]]:
+        """The open turns of a job, and the last turn of each of its live trajectories; both are forgotten here."""
         moved = [turn for turn in self._turns.values() if turn.request.job_id == job_id]
         for turn in moved:
             del self._turns[turn.request_id]
-        return moved
+        live = [turn for turn in self._live.values() if turn.request.job_id == job_id]
+        for turn in live:
+            del self._live[_name(turn.request.key)]
+        return moved, live
+
+    def take_in(self, live: Iterable[Turn]) -> None:
+        """Trajectories that went through another proxy so far."""
+        turns = {_name(turn.request.key): turn for turn in live}
+        self._live.update(turns)
+        if turns:
+            self._stream.send_nowait(_naming(turns.values()))
 
     async def close(self) -> None:
         self._task.cancel()
@@ -107,7 +128,7 @@ class ProxyStream:
         await self._channel.close(None)
 
     async def _resume(self) -> Iterable[inference_pb2.GenerateCommand]:
-        commands = []
+        commands = [_naming(self._live.values())]
         for turn in self._turns.values():
             if turn.episode.phase is Phase.GENERATING:
                 self._counts.asked_again += turn.is_sent
@@ -161,7 +182,9 @@ class ProxyRoute:
             return
         self._stream = stream
         self._known.set()
-        for turn in former.take_over(self._job_id) if former else []:
+        turns, live = former.take_over(self._job_id) if former else ([], [])
+        stream.take_in(live)
+        for turn in turns:
             if turn.episode.phase is Phase.GENERATING:
                 await stream.start(turn, turn.episode.ask_again())
 
@@ -178,6 +201,11 @@ class ProxyRoute:
             await turn.done
         finally:
             await self._stream.drop(turn)
+
+    def end(self, key: AttemptKey) -> None:
+        """The episode has no more turns."""
+        if self._stream is not None:
+            self._stream.end(key)
 
 
 class ProxyStreams:
@@ -201,6 +229,26 @@ class ProxyStreams:
         for stream in self._streams.values():
             await stream.close()
         self._streams.clear()
+
+
+def _name(key: AttemptKey) -> tuple[str, int]:
+    return key.trajectory_id, key.attempt
+
+
+def _naming(turns: Iterable[Turn]) -> inference_pb2.GenerateCommand:
+    """Those that have kept tokens: the others may begin anywhere."""
+    live = [
+        inference_pb2.LiveTrajectory(
+            job_id=turn.request.job_id,
+            key=turn.request.key,
+            task=turn.request.task,
+            start_version=turn.episode.start_version,
+            context_tokens=len(turn.episode.token_ids),
+        )
+        for turn in turns
+        if turn.episode.start_version is not None
+    ]
+    return inference_pb2.GenerateCommand(live=inference_pb2.LiveTrajectories(trajectories=live))
 
 
 def _chunk(message: inference_pb2.TokenChunk) -> Chunk:

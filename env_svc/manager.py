@@ -108,7 +108,10 @@ class EnvManager:
     async def _play_in_slot(self) -> None:
         await self._job.gate.passed()
         async with self._shared.slots, self._environment() as host:
-            await self._within_episode(self._play(host))
+            try:
+                await self._within_episode(self._play(host))
+            finally:
+                self._job.route.end(self._assign.key)
         if not self.record.episode.n_generated:
             raise self._nothing_generated()
 

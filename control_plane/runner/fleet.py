@@ -16,6 +16,7 @@ from headrace.wire.trainer.v1 import trainer_pb2 as trn_pb
 
 log = get_logger(__name__)
 GOODBYE_S = 2.0
+REPACK_EVERY_S = 5.0  # Laminar looks for tails so often, and after each step
 
 
 class Fleet:
@@ -109,6 +110,10 @@ class Fleet:
         fields = {
             "on_load": policy.on_load,
             "load_at": policy.load_at,
+            "local_batch": policy.local_batch,
+            "repack": policy.repack,
+            "repack_every_s": REPACK_EVERY_S,
+            "affinity": spec.affinity.mode,
             "hw_mapping": {tag: list(pools) for tag, pools in spec.affinity.hw_mapping.items()},
             "task_tags": {task.name: task.affinity for task in spec.tasks if task.affinity},
             "engine": {

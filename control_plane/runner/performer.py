@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from control_plane.runner.fleet import Fleet
 from control_plane.runner.probe import Prober
@@ -131,6 +131,20 @@ class Performer:
         except WeightsError as error:
             log.warning("commit_on_node_failed", policy_version=version, reason=str(error))
             return
+        self._send_prefetch(version, manifest)
+
+    def fetch_again(self, version: int, manifest_of: Callable[[int], Awaitable[StoredManifest | None]]) -> None:
+        """Have workers prefetch an older version that the node retains."""
+        self._spawn(self._fetch_again(version, manifest_of))
+
+    async def _fetch_again(self, version: int, manifest_of: Callable[[int], Awaitable[StoredManifest | None]]) -> None:
+        manifest = await manifest_of(version)
+        if manifest is None:
+            log.warning("version_unknown", policy_version=version)
+            return
+        self._send_prefetch(version, manifest)
+
+    def _send_prefetch(self, version: int, manifest: StoredManifest) -> None:
         fetch = inf_pb.PrefetchWeights(
             policy_version=version, node_address=self._weights_address, manifest=manifest.data
         )

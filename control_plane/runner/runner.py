@@ -226,6 +226,14 @@ class Runner:
     def routing_reported(self, stats: inf_pb.RoutingStats) -> None:
         self._turns.reporter.routing_reported(stats)
 
+    def version_wanted(self, policy_version: int) -> None:
+        """Trajectories of a retained version lost their worker, and the proxy wants another one to load it."""
+        self._performer.fetch_again(policy_version, self._manifest)
+
+    async def _manifest(self, policy_version: int) -> StoredManifest | None:
+        held = self._turns.manifests.get(policy_version)
+        return held if held is not None else await self._repository.manifest(policy_version)
+
     def failed(self, error: BaseException) -> None:
         self._failure = error
 

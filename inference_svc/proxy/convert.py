@@ -2,7 +2,14 @@
 
 from headrace.core.requests import Fault, FinishReason, LoadMode, Purpose, Sampling
 from headrace.core.requests.actions import EmitChunk, SendAdd
-from headrace.core.requests.events import ChunkReceived, GenerationStarted, WeightsLoaded, WeightUpdateAsked
+from headrace.core.requests.events import (
+    ChunkReceived,
+    GenerationStarted,
+    LiveTrajectory,
+    TrajectoriesNamed,
+    WeightsLoaded,
+    WeightUpdateAsked,
+)
 from headrace.core.requests.swap import ReportUpdate
 from headrace.wire.common.v1 import common_pb2
 from headrace.wire.engine.v1 import engine_pb2
@@ -26,12 +33,29 @@ def started_from_wire(stream_id: int, start: inference_pb2.StartGeneration) -> G
         assignment_epoch=start.assignment_epoch,
         prompt=tuple(start.prompt_token_ids),
         sampling=_sampling_from_wire(start.sampling),
-        prefix_key=f"{key.trajectory_id}/{key.attempt}" if key.trajectory_id else "",
+        prefix_key=prefix_key(key),
         task=start.task,
         purpose=Purpose.EVAL if start.purpose == common_pb2.PURPOSE_EVAL else Purpose.TRAIN,
         turn=start.turn,
         kept=tuple(start.kept_token_ids),
         pinned_version=start.pinned_version if start.HasField("pinned_version") else None,
+        start_version=start.start_version if start.HasField("start_version") else None,
+    )
+
+
+def prefix_key(key: common_pb2.AttemptKey) -> str:
+    return f"{key.trajectory_id}/{key.attempt}" if key.trajectory_id else ""
+
+
+def named_from_wire(stream_id: int, live: inference_pb2.LiveTrajectories, job_id: str) -> TrajectoriesNamed:
+    """Those of one job."""
+    return TrajectoriesNamed(
+        stream_id,
+        tuple(
+            LiveTrajectory(prefix_key(one.key), one.start_version, one.context_tokens)
+            for one in live.trajectories
+            if one.job_id == job_id
+        ),
     )
 
 

@@ -6,7 +6,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
-GAUGES = frozenset({"open_requests", "queued_requests", "workers"})
+GAUGES = frozenset({"open_requests", "queued_requests", "bound_trajectories", "homeless_trajectories", "workers"})
 
 
 class ProxyMetrics(Collector):

@@ -14,26 +14,39 @@ class InvalidPolicy(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RolloutPolicy:
-    """`is_barrier`: an update makes its version the least one that unpinned requests run on (not in `drain`)."""
+    """`is_bound` (`load_at: drain`): each trajectory stays with one version and worker, and workers load when they have
+    drained; otherwise an update makes its version the least one that unpinned requests run on.
+
+    `tags` is the static affinity; `is_learned` routes by the profile instead.
+    """
 
     on_load: LoadMode = LoadMode.CONTINUE
-    is_barrier: bool = True
-    router: AffinityRouter = field(default_factory=AffinityRouter)
+    is_bound: bool = False
+    local_batch: int | None = None
+    has_repack: bool = False
+    repack_every_s: float = 5.0
+    tags: AffinityRouter = field(default_factory=AffinityRouter)
+    is_learned: bool = False
     limits: RequestLimits = field(default_factory=RequestLimits)
     engine_json: str = "{}"
     prefetch_deadline_s: float = 60.0
 
 
 def parse_policy(text: str) -> RolloutPolicy:
-    """Read `{"on_load", "load_at", "hw_mapping", "task_tags", "engine", "limits", "prefetch_deadline_s"}`.
+    """Read `{"on_load", "load_at", "local_batch", "repack", "repack_every_s", "affinity", "hw_mapping", "task_tags",
+    "engine", "limits", "prefetch_deadline_s"}`.
 
     Every key may be left out; keys that the proxy has no use for are left to others. Raises InvalidPolicy.
     """
     given = _object(text)
     return RolloutPolicy(
         on_load=_mode(given.get("on_load") or LoadMode.CONTINUE),
-        is_barrier=given.get("load_at") != "drain",
-        router=AffinityRouter(pools=_pools(given.get("hw_mapping")), tags=_tags(given.get("task_tags"))),
+        is_bound=given.get("load_at") == "drain",
+        local_batch=_local_batch(given.get("local_batch")),
+        has_repack=given.get("load_at") == "drain" and bool(given.get("repack")),
+        repack_every_s=_seconds("repack_every_s", given.get("repack_every_s", 5.0)),
+        tags=AffinityRouter(pools=_pools(given.get("hw_mapping")), tags=_tags(given.get("task_tags"))),
+        is_learned=_is_learned(given.get("affinity") or "static"),
         limits=_limits(given.get("limits")),
         engine_json=json.dumps(given.get("engine") or {}),
         prefetch_deadline_s=_seconds("prefetch_deadline_s", given.get("prefetch_deadline_s", 60.0)),
@@ -55,6 +68,18 @@ def _mode(value: object) -> LoadMode:
         return LoadMode(str(value))
     except ValueError:
         raise InvalidPolicy(f"on_load is {value!r}; give one of {', '.join(LoadMode)}") from None
+
+
+def _local_batch(value: object) -> int | None:
+    if value is None or (isinstance(value, int) and value >= 1):
+        return value
+    raise InvalidPolicy(f"local_batch is {value!r}; give a whole number of 1 or more, or null")
+
+
+def _is_learned(value: object) -> bool:
+    if value not in ("static", "learned"):
+        raise InvalidPolicy(f"affinity is {value!r}; give static or learned")
+    return value == "learned"
 
 
 def _pools(value: object) -> dict[str, tuple[str, ...]]:

@@ -16,26 +16,30 @@ from typing import Any
 
 from headrace.core import membership as members
 from headrace.core.requests import Fault, FinishReason, RequestTable
-from headrace.core.requests.actions import Action, EmitChunk, SendAbort, SendAdd
+from headrace.core.requests.actions import Action, EmitChunk, SendAbort, SendAdd, WantVersion
 from headrace.core.requests.events import (
     CallerLeft,
     Event,
     GenerationAborted,
+    RepackDue,
     RolloutClosed,
     RolloutPaused,
     RolloutResumed,
     Ticked,
+    TrajectoryEnded,
     VersionPinned,
+    VersionsResident,
     WorkerJoined,
     WorkerLost,
     WorkerReleased,
 )
 from headrace.core.requests.swap import CloseWorker, LoadWeights, PauseWorker, ReportUpdate, ResumeWorker
+from headrace.core.router import LearnedRouter
 from headrace.service.logging import get_logger
 from headrace.wire.engine.v1 import engine_pb2
 from headrace.wire.inference.v1 import inference_pb2
 from inference_svc.proxy import convert
-from inference_svc.proxy.fleet_view import WorkerNotes
+from inference_svc.proxy.fleet_view import WorkerNotes, routing_stats
 from inference_svc.proxy.link import EngineLink
 from inference_svc.proxy.policy import RolloutPolicy, parse_policy
 from inference_svc.proxy.settings import ProxySettings
@@ -73,7 +77,8 @@ class ProxyService:
         self._notes: dict[str, WorkerNotes] = {}
         self._callers: dict[int, PutChunk] = {}
         self._n_streams = 0
-        self._early: list[tuple[int, inference_pb2.StartGeneration]] = []
+        self._early: list[tuple[int, inference_pb2.GenerateCommand]] = []
+        self._repacked_at = 0.0
         self._manager: ManageSession | None = None
         self._job_id = self._ended_job_id = ""
         self._job_epoch = 0
@@ -90,6 +95,8 @@ class ProxyService:
         while True:
             await asyncio.sleep(self._settings.tick_s)
             self._feed(Ticked())
+            if self._policy.has_repack and self._clock() - self._repacked_at >= self._policy.repack_every_s:
+                self._repack()
             self._stats = self._count()
             for link in list(self._links.values()):
                 if link.is_silent(silence_s=self._settings.worker_silence_s, hello_s=self._settings.hello_timeout_s):
@@ -116,6 +123,8 @@ class ProxyService:
         return {
             "open_requests": self.table.n_open,
             "queued_requests": self.table.n_queued,
+            "bound_trajectories": self.table.n_bound,
+            "homeless_trajectories": self.table.n_homeless,
             "workers": len(self._notes),
             **{name: getattr(counts, name) for name in counts.__slots__},
         }
@@ -130,24 +139,31 @@ class ProxyService:
 
     def caller_closed(self, stream_id: int) -> None:
         del self._callers[stream_id]
-        self._early = [(owner, start) for owner, start in self._early if owner != stream_id]
+        self._early = [(owner, command) for owner, command in self._early if owner != stream_id]
         self._feed(CallerLeft(stream_id))
 
     def generate(self, stream_id: int, command: inference_pb2.GenerateCommand) -> None:
         """One command of a caller."""
-        kind = command.WhichOneof("command")
-        if kind == "start":
-            self._start(stream_id, command.start)
-        elif kind == "abort":
-            request_id = command.abort.request_id
-            self._early = [(owner, start) for owner, start in self._early if start.request_id != request_id]
-            self._feed(GenerationAborted(stream_id, request_id))
+        match command.WhichOneof("command"):
+            case "start":
+                self._start(stream_id, command)
+            case "abort":
+                request_id = command.abort.request_id
+                self._early = [(owner, other) for owner, other in self._early if other.start.request_id != request_id]
+                self._feed(GenerationAborted(stream_id, request_id))
+            case "end":
+                self._feed(TrajectoryEnded(convert.prefix_key(command.end.key)))
+            case "live" if self._job_id:
+                self._feed(convert.named_from_wire(stream_id, command.live, self._job_id))
+            case "live":
+                self._early.append((stream_id, command))
 
-    def _start(self, stream_id: int, start: inference_pb2.StartGeneration) -> None:
+    def _start(self, stream_id: int, command: inference_pb2.GenerateCommand) -> None:
+        start = command.start
         if not self._job_id and start.job_id == self._ended_job_id:
             self._refuse(stream_id, start, Fault("rollout_closed", "infra", f"the rollout of {start.job_id} is over"))
         elif not self._job_id:
-            self._early.append((stream_id, start))  # after a proxy was lost, callers may be back before the runner
+            self._early.append((stream_id, command))  # after a proxy was lost, callers may be back before the runner
         elif start.job_id != self._job_id:
             self._refuse(stream_id, start, Fault("unknown_job", "infra", f"this proxy serves job {self._job_id}", True))
         else:
@@ -182,14 +198,17 @@ class ProxyService:
         session.job_id, session.job_epoch = opening.job_id, opening.job_epoch
         self._manager, self._policy = session, policy
         self._job_id, self._job_epoch = opening.job_id, opening.job_epoch
-        self.table.set_policy(policy.router, policy.limits, policy.on_load)
+        router = LearnedRouter(self.table.profile) if policy.is_learned else policy.tags
+        self.table.set_policy(router, policy.limits, policy.on_load)
+        self.table.set_static_tags(policy.tags)
+        self.table.bind_trajectories(policy.is_bound, policy.local_batch)
         opened = inference_pb2.RolloutOpened(job_epoch=opening.job_epoch, worker_id=self.worker_id)
         session.put(inference_pb2.ManageEvent(opened=opened))
         log.info("rollout_opened", job_id=self._job_id, job_epoch=self._job_epoch)
         self._report_all()
         early, self._early = self._early, []
-        for stream_id, start in early:
-            self._start(stream_id, start)
+        for stream_id, command in early:
+            self.generate(stream_id, command)
 
     def manage_closed(self, session: ManageSession) -> None:
         """A runner's stream ended; the rollout goes on and waits for the next one."""
@@ -205,11 +224,9 @@ class ProxyService:
                 named = [members.Member(w.worker_id, w.address, w.pool or "default") for w in command.workers.workers]
                 self._feed_members(members.MembersNamed(tuple(named)))
             case "prefetch":
-                self._prefetch = command.prefetch
-                for worker_id in self._notes:
-                    self._send_prefetch(worker_id)
+                self._prefetch_asked(command.prefetch)
             case "update":
-                self._feed(convert.update_from_wire(command.update, is_barrier=self._policy.is_barrier))
+                self._feed(convert.update_from_wire(command.update, is_barrier=not self._policy.is_bound))
             case "pin":
                 self._feed(VersionPinned(command.pin.policy_version, command.pin.n_workers))
                 self._report_all()
@@ -221,6 +238,37 @@ class ProxyService:
                 self._end_job("the runner closed the rollout")
             case other:
                 raise ValueError(f"command {other!r} has no place here")
+
+    def _prefetch_asked(self, prefetch: inference_pb2.PrefetchWeights) -> None:
+        """A new version goes to every worker; an older one, which bound trajectories wait for, to those that may
+        load it: they have nothing bound."""
+        is_newest = self._prefetch is None or prefetch.policy_version >= self._prefetch.policy_version
+        if is_newest or not self._policy.is_bound:
+            self._prefetch = prefetch
+            wanting = list(self._notes)
+        else:
+            wanting = [worker.worker_id for worker in self.table.workers if worker.is_idle]
+        for worker_id in wanting:
+            self._send_prefetch(worker_id, prefetch)
+
+    def _repack(self) -> None:
+        self._repacked_at = self._clock()
+        notes = self._notes.items()
+        self._feed(
+            RepackDue(
+                {worker_id: note.kv_capacity_tokens for worker_id, note in notes},
+                {worker_id: note.kv_bytes_per_token for worker_id, note in notes},
+            )
+        )
+
+    def _became_resident(self, worker_id: str) -> None:
+        """Tell the table; a version that has just reached the last worker ends a step: tails are merged then."""
+        self._feed(VersionsResident(worker_id, tuple(self._notes[worker_id].resident)))
+        newest = self._prefetch.policy_version if self._prefetch else None
+        serving = [worker for worker in self.table.workers if worker.serving_version is not None]
+        is_everywhere = all(newest in worker.resident for worker in serving)
+        if self._policy.has_repack and serving and is_everywhere:
+            self._repack()
 
     def _end_job(self, detail: str) -> None:
         """Forget the job: its requests end, its workers are let go, counters start anew."""
@@ -241,18 +289,7 @@ class ProxyService:
     def _report_all(self) -> None:
         for worker_id in self._notes:
             self._report(worker_id)
-        counts = self.table.counts
-        stats = inference_pb2.RoutingStats(
-            routed=counts.routed,
-            fallback_routed=counts.fallback_routed,
-            continued=counts.continued,
-            discarded_tokens=counts.discarded_tokens,
-            fenced_chunks=counts.fenced_chunks,
-            regenerated_tokens=counts.regenerated_tokens,
-            open_requests=self.table.n_open,
-            queued_requests=self.table.n_queued,
-        )
-        self._tell_runner(inference_pb2.ManageEvent(stats=stats))
+        self._tell_runner(inference_pb2.ManageEvent(stats=routing_stats(self.table)))
 
     def _report(self, worker_id: str) -> None:
         worker = self.table.worker(worker_id)
@@ -275,11 +312,18 @@ class ProxyService:
         self._notes[worker_id] = WorkerNotes()
         self._notes[worker_id].hello(hello)
         version = hello.serving_version if hello.HasField("serving_version") else None
-        joined = WorkerJoined(worker_id, max(1, hello.max_running), link.member.pool, version, hello.weight_digest)
+        joined = WorkerJoined(
+            worker_id,
+            max(1, hello.max_running),
+            link.member.pool,
+            version,
+            hello.weight_digest,
+            tuple(hello.resident_versions),
+        )
         self._feed_members(members.LinkOpened(worker_id))
         self._feed(joined)
         if self._prefetch is not None:
-            self._send_prefetch(worker_id)
+            self._send_prefetch(worker_id, self._prefetch)
         log.info("worker_joined", worker_id=worker_id, policy_version=version, job_id=self._job_id)
 
     def link_closed(self, worker_id: str, detail: str) -> None:
@@ -297,22 +341,24 @@ class ProxyService:
             case "stats":
                 notes.stats = event.stats
             case "loaded":
+                notes.loaded(event.loaded)
                 self._feed(convert.loaded_from_wire(worker_id, event.loaded))
                 self._report(worker_id)
             case "prefetched":
                 notes.prefetched(event.prefetched)
+                self._became_resident(worker_id)
                 self._tell_runner(convert.prefetched_to_wire(worker_id, event.prefetched))
                 self._report(worker_id)
             case "hello":
                 notes.hello(event.hello)
+                self._feed(VersionsResident(worker_id, tuple(notes.resident)))
                 self._report(worker_id)
 
-    def _send_prefetch(self, worker_id: str) -> None:
-        assert self._prefetch is not None
+    def _send_prefetch(self, worker_id: str, prefetch: inference_pb2.PrefetchWeights) -> None:
         command = engine_pb2.PrefetchWeights(
-            policy_version=self._prefetch.policy_version,
-            node_address=self._prefetch.node_address,
-            manifest=self._prefetch.manifest,
+            policy_version=prefetch.policy_version,
+            node_address=prefetch.node_address,
+            manifest=prefetch.manifest,
             deadline_s=self._policy.prefetch_deadline_s,
         )
         self._send(worker_id, engine_pb2.EngineCommand(prefetch=command))
@@ -350,6 +396,9 @@ class ProxyService:
                 self._report_update(action)
             case CloseWorker(worker_id, reason):
                 self._close_worker(worker_id, reason)
+            case WantVersion(policy_version):
+                wanted = inference_pb2.VersionWanted(policy_version=policy_version)
+                self._tell_runner(inference_pb2.ManageEvent(wanted=wanted))
 
     def _report_update(self, report: ReportUpdate) -> None:
         notes = self._notes.get(report.worker_id)

@@ -29,11 +29,14 @@ class Turn:
 
 @dataclass
 class ScriptedProxy(inference_pb2_grpc.InferenceServicer):
-    """``script(start)`` gives each turn; everything asked for is kept in ``starts`` and ``aborts``."""
+    """``script(start)`` gives each turn; what it is told is kept: ``starts``, ``aborts``, ``ended`` and ``named``
+    (by stream, the trajectories that it names first)."""
 
     script: Callable[[Start], Turn]
     starts: list[Start] = field(default_factory=list)
     aborts: list[str] = field(default_factory=list)
+    ended: list[tuple[str, int]] = field(default_factory=list)
+    named: list[list[str]] = field(default_factory=list)
     n_streams: int = 0
     address: str = ""
     _server: Any = None
@@ -66,6 +69,13 @@ class ScriptedProxy(inference_pb2_grpc.InferenceServicer):
                     for command in frame.commands:
                         if command.HasField("abort"):
                             self.aborts.append(command.abort.request_id)
+                            continue
+                        if command.HasField("live"):
+                            assert self.n_streams == len(self.named) + 1, "a second naming on one stream"
+                            self.named.append(sorted(one.key.trajectory_id for one in command.live.trajectories))
+                            continue
+                        if command.HasField("end"):
+                            self.ended.append((command.end.key.trajectory_id, command.end.key.attempt))
                             continue
                         check(command.start)
                         self.starts.append(command.start)

@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 from zlib import crc32
 
 from headrace.core.requests import FinishReason, RequestLimits, RequestTable, Sampling
-from headrace.core.requests.actions import Action, EmitChunk, SendAbort, SendAdd
+from headrace.core.requests.actions import Action, EmitChunk, SendAbort, SendAdd, WantVersion
 from headrace.core.requests.events import (
     CallerLeft,
     ChunkReceived,
     GenerationAborted,
     GenerationStarted,
     Ticked,
+    TrajectoryEnded,
+    VersionsResident,
     WeightsLoaded,
     WorkerJoined,
     WorkerLost,
@@ -166,6 +168,8 @@ class World:
         self.live_dispatch: dict[str, str] = {}
         self.reports: list[ReportUpdate] = []
         self.adds: list[SendAdd] = []
+        self.wanted: list[int] = []
+        self.versions_of: dict[str, set[int]] = {}  # of every trajectory, over all its turns
 
     def feed(self, event: object) -> list[Action]:
         self._note_ended_dispatches(event)
@@ -191,6 +195,11 @@ class World:
         match action:
             case EmitChunk():
                 self.calls[action.request_id].receive(action)
+                if action.token_ids:
+                    key = self.calls[action.request_id].start.prefix_key
+                    self.versions_of.setdefault(key, set()).add(action.policy_version)
+            case WantVersion(policy_version):
+                self.wanted.append(policy_version)
             case ReportUpdate():
                 self.reports.append(action)
             case CloseWorker(worker_id):
@@ -220,11 +229,16 @@ class World:
     # Moves
 
     def join(
-        self, worker_id: str, serving_version: int | None = 0, max_running: int = 2, pool: str = "default"
+        self,
+        worker_id: str,
+        serving_version: int | None = 0,
+        max_running: int = 2,
+        pool: str = "default",
+        resident: tuple[int, ...] = (),
     ) -> None:
         self.engines[worker_id] = ScriptedEngine(worker_id, max_running, serving_version)
         digest = "" if serving_version is None else digest_of(serving_version)
-        self.feed(WorkerJoined(worker_id, max_running, pool, serving_version, digest))
+        self.feed(WorkerJoined(worker_id, max_running, pool, serving_version, digest, resident))
 
     def kill(self, worker_id: str) -> None:
         del self.engines[worker_id]
@@ -239,13 +253,29 @@ class World:
             1,
             (1, 2, 3),
             Sampling(max_new_tokens, stop_token_ids=(STOP,)),
-            prefix_key=request_id.rpartition("/")[0] or request_id,
-            **fields,  # type: ignore[arg-type]
+            **{"prefix_key": request_id.rpartition("/")[0] or request_id, **fields},  # type: ignore[arg-type]
         )
         self.lengths[request_id] = length
         self.calls[request_id] = Call(start, length)
         self.feed(start)
         return self.calls[request_id]
+
+    def make_resident(self, *policy_versions: int, workers: tuple[str, ...] = ()) -> None:
+        """Workers hold these beside what they held."""
+        for worker_id in workers or tuple(self.engines):
+            worker = self.table.worker(worker_id)
+            assert worker is not None
+            self.feed(VersionsResident(worker_id, tuple(worker.resident | set(policy_versions))))
+
+    def end(self, prefix_key: str) -> None:
+        """The episode is over; what was left open of it counts as aborted."""
+        for call in self.calls.values():
+            if call.start.prefix_key == prefix_key and call.finish is None:
+                call.is_aborted = True
+        self.feed(TrajectoryEnded(prefix_key))
+
+    def serving(self) -> dict[str, int | None]:
+        return {worker.worker_id: worker.serving_version for worker in self.table.workers}
 
     def abort(self, request_id: str) -> None:
         call = self.calls[request_id]
@@ -272,6 +302,7 @@ class World:
                     start.turn,
                     tuple(call.tokens),
                     start.pinned_version,
+                    call.versions[0] if call.versions else start.start_version,
                 )
                 self.feed(call.start)
 

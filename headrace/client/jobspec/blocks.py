@@ -163,6 +163,11 @@ class AsyncBlock(Block):
 class AffinityBlock(Block):
     """Which pools serve which tasks."""
 
+    mode: Literal["static", "learned"] = Field(
+        "static",
+        description="Pools by `hw_mapping`, or by what each pool has cost the task so far (seconds per token), which "
+        "is always measured; `learned` still tries every pool now and then.",
+    )
     hw_mapping: dict[Ident, Annotated[tuple[Ident, ...], Field(min_length=1)]] = Field(
         default_factory=dict, description="Task tag -> pools, in order of preference."
     )

@@ -44,4 +44,21 @@ class EmitChunk:
     n_discarded: int = 0
 
 
-Action = SendAdd | SendAbort | EmitChunk | PauseWorker | LoadWeights | ResumeWorker | ReportUpdate | CloseWorker
+@dataclass(frozen=True, slots=True)
+class WantVersion:
+    """Trajectories wait for a version that no idle worker holds: have it prefetched."""
+
+    policy_version: int
+
+
+Action = (
+    SendAdd
+    | SendAbort
+    | EmitChunk
+    | PauseWorker
+    | LoadWeights
+    | ResumeWorker
+    | ReportUpdate
+    | CloseWorker
+    | WantVersion
+)

@@ -1,7 +1,7 @@
 """What the request table is told."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from headrace.core.requests.record import Fault, FinishReason, LoadMode, Purpose, Sampling
 
@@ -21,6 +21,7 @@ class GenerationStarted:
     turn: int = 0
     kept: Sequence[int] = ()
     pinned_version: int | None = None
+    start_version: int | None = None  # of the trajectory's first kept token, once it has one
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,30 @@ class CallerLeft:
 
 
 @dataclass(frozen=True, slots=True)
+class TrajectoryEnded:
+    """No turn of it comes any more; known by its prefix key."""
+
+    prefix_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTrajectory:
+    """A trajectory with kept tokens, as its caller knows it."""
+
+    prefix_key: str
+    start_version: int
+    kv_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoriesNamed:
+    """What a caller has begun and not ended, at the start of its stream."""
+
+    stream_id: int
+    trajectories: tuple[LiveTrajectory, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerJoined:
     """A worker's stream opened and said what it serves. It runs nothing of ours."""
 
@@ -45,6 +70,23 @@ class WorkerJoined:
     pool: str = "default"
     serving_version: int | None = None
     weight_digest: str = ""
+    resident_versions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VersionsResident:
+    """The versions that a worker holds in host memory, all of them."""
+
+    worker_id: str
+    policy_versions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RepackDue:
+    """Look for tails to merge. KV capacity in tokens and bytes of KV per token as the engines say, by worker id."""
+
+    kv_total_tokens: Mapping[str, int] = field(default_factory=dict)
+    kv_bytes_per_token: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +173,13 @@ Event = (
     GenerationStarted
     | GenerationAborted
     | CallerLeft
+    | TrajectoryEnded
+    | TrajectoriesNamed
     | WorkerJoined
     | WorkerLost
     | WorkerReleased
+    | VersionsResident
+    | RepackDue
     | ChunkReceived
     | WeightUpdateAsked
     | WeightsLoaded

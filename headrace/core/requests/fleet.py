@@ -18,6 +18,7 @@ from headrace.core.requests.swap import SwapAction, SwapPhase, Update, Worker
 class Fleet:
     workers: dict[str, Worker] = field(default_factory=dict)
     min_version: int = 0
+    local_batch: int | None = None
     _floor_after_hold: int = 0
     _pin: VersionPinned | None = None
 
@@ -34,6 +35,8 @@ class Fleet:
             event.weight_digest,
             phase,
             since=now,
+            resident={*event.resident_versions, *([] if event.serving_version is None else [event.serving_version])},
+            local_batch=self.local_batch,
         )
         self.refill_hold(now)
 

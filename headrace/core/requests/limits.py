@@ -15,6 +15,7 @@ class RequestLimits:
     worker_wait_s: float = 300.0  # no worker at all that could take the request
     orphan_abort_s: float = 0.7
     orphan_grace_s: float = 2.0
+    binding_grace_s: float = 10.0  # a bound trajectory whose caller's stream broke and that no stream has named since
     load_s: float = 120.0  # from LoadWeights to its answer; a worker past it is dropped
     drain_s: float = 600.0  # finish_first: running requests past it are continued instead
     rebuild_s: float = 10.0  # longest time that a swap's report waits for first tokens after it
@@ -24,7 +25,8 @@ class RequestLimits:
     def __post_init__(self) -> None:
         if not 0 < self.orphan_abort_s <= self.orphan_grace_s:
             raise ValueError("orphan_abort_s must lie in (0, orphan_grace_s]")
-        if min(self.version_wait_s, self.worker_wait_s, self.load_s, self.drain_s, self.rebuild_s) <= 0:
-            raise ValueError("version_wait_s, worker_wait_s, load_s, drain_s and rebuild_s must be > 0")
+        spans = ("version_wait_s", "worker_wait_s", "binding_grace_s", "load_s", "drain_s", "rebuild_s")
+        if min(getattr(self, name) for name in spans) <= 0:
+            raise ValueError(f"{', '.join(spans)} must be > 0")
         if min(self.max_worker_losses, self.max_refusals) < 1:
             raise ValueError("max_worker_losses and max_refusals must be >= 1")

@@ -10,14 +10,14 @@ from heapq import heapify, heappop, heappush
 
 from headrace.core.requests.record import LogicalRequest, Purpose, RequestState
 
-RequestClass = tuple[str, bool, int | None]
-"""(task, is evaluation, pinned version)."""
+RequestClass = tuple[str, bool, int | None, str]
+"""(task, is evaluation, pinned version, worker that it is bound to)."""
 
 Rank = tuple[int, int, int]
 
 
 def class_of(request: LogicalRequest) -> RequestClass:
-    return request.task, request.purpose is Purpose.EVAL, request.pinned_version
+    return request.task, request.purpose is Purpose.EVAL, request.pinned_version, request.home
 
 
 def rank_of(request: LogicalRequest) -> Rank:

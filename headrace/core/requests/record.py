@@ -124,6 +124,10 @@ class LogicalRequest:
     n_refusals: int = 0
     n_dispatches: int = 0
     orphaned_at: float | None = None
+    home: str = ""  # the worker that its trajectory is bound to
+    dispatched_at: float = 0.0
+    n_at_dispatch: int = 0  # tokens that it had
+    moved_at: float | None = None  # repacked, and no token since
     history: deque[str] = field(default_factory=lambda: deque(maxlen=16))
 
     @property

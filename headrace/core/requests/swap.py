@@ -13,8 +13,12 @@ held at a version (pinned) remembers the last ask and takes it up when the hold 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from headrace.core.requests.record import Fault, LoadMode, LogicalRequest, RequestState, TableError
+
+if TYPE_CHECKING:
+    from headrace.core.requests.bindings import Binding
 
 
 class SwapPhase(StrEnum):
@@ -103,10 +107,41 @@ class Worker:
     paused_at: float = 0.0
     awaited: set[str] = field(default_factory=set)  # continued requests without a token yet
     report: ReportUpdate | None = None  # of the swap that is being rebuilt
+    resident: set[int] = field(default_factory=set)  # versions in its host memory, as far as it said
+    # Where trajectories are bound to a worker:
+    bound: "dict[str, Binding]" = field(default_factory=dict)
+    kv_bound: int = 0  # tokens that the next turns of what is bound need
+    kv_peak: int = 0  # the most of it under this version
+    local_batch: int | None = None  # trajectories that it begins under one version
+    n_begun: int = 0
+    reserved_for: int | None = None  # a version that bound trajectories wait for; it is to load that next
+    asked: int | None = None  # the version that the runner wants on a worker that serves nothing
 
     @property
     def n_running(self) -> int:
         return len(self.requests)
+
+    @property
+    def n_bound(self) -> int:
+        return len(self.bound)
+
+    @property
+    def newest_resident(self) -> int | None:
+        return max(self.resident, default=None)
+
+    @property
+    def takes_new(self) -> bool:
+        """Begins trajectories under its version: it has not had its local batch, and holds no newer version."""
+        newest = self.newest_resident
+        is_outdated = newest is not None and self.serving_version is not None and newest > self.serving_version
+        is_full = self.local_batch is not None and self.n_begun >= self.local_batch
+        return self.reserved_for is None and not is_outdated and not is_full
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing runs on it, nothing is bound to it, and it may load."""
+        is_still = self.phase is SwapPhase.UNLOADED or self.phase in OPEN
+        return is_still and not (self.requests or self.bound or self.is_pinned or self.is_leaving)
 
     @property
     def is_open(self) -> bool:
@@ -122,7 +157,7 @@ class Worker:
             self.deferred = update
             return []
         if self.target is None and self.serving_version == update.policy_version:
-            return [] if self.report else [ReportUpdate(self.worker_id, update.policy_version, self.weight_digest)]
+            return self.report_again()
         actions = self._report_rebuilt(now)
         self.target = update
         if self.phase is SwapPhase.LOADING:
@@ -133,6 +168,12 @@ class Worker:
             return actions
         return actions + self._begin_load(now)
 
+    def report_again(self) -> list[SwapAction]:
+        """Answer for the version served, unless that answer is still to come."""
+        if self.report is not None or self.serving_version is None:
+            return []
+        return [ReportUpdate(self.worker_id, self.serving_version, self.weight_digest)]
+
     def answered(
         self, policy_version: int, weight_digest: str, *, load_s: float, fault: Fault | None, now: float
     ) -> list[SwapAction]:
@@ -141,6 +182,10 @@ class Worker:
             return []
         if fault is None:
             self.serving_version, self.weight_digest = policy_version, weight_digest
+            self.resident.add(policy_version)
+            self.n_begun = self.kv_peak = 0
+        else:
+            self.resident.discard(policy_version)
         report = ReportUpdate(
             self.worker_id, policy_version, self.weight_digest, now - self.paused_at, load_s, fault=fault
         )
@@ -220,6 +265,7 @@ class Worker:
             "unanswered load outside LOADING": (self.phase is SwapPhase.LOADING) != (self.loading_version is not None),
             "rebuild without a report": (self.phase is SwapPhase.REBUILDING) != (self.report is not None),
             "awaits tokens of requests that it does not run": not self.awaited <= self.requests.keys(),
+            "loads what trajectories are bound to": self.phase is SwapPhase.LOADING and bool(self.bound),
             "an update put off without a hold": self.deferred is not None and not self.is_pinned,
         }
         if broken := [problem for problem, is_true in problems.items() if is_true]:

@@ -6,12 +6,15 @@ Invariants, raised by `check()` and proved by the property tests:
 2. A request has at most one current dispatch, on a live worker that knows of it, under a version it is allowed.
 3. Every accepted token is kept once, in order, with logprob, version, worker and digest.
 4. A started request ends exactly once: by stop, length, abort or a named fault.
+5. Where trajectories are bound, all tokens of one are of one version, over all its turns.
 """
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from headrace.core.profile import AffinityProfile
 from headrace.core.requests.actions import Action, EmitChunk
+from headrace.core.requests.bound import BoundRollout
 from headrace.core.requests.dispatch import Dispatcher, TableCounts, emission
 from headrace.core.requests.events import (
     CallerLeft,
@@ -19,11 +22,15 @@ from headrace.core.requests.events import (
     Event,
     GenerationAborted,
     GenerationStarted,
+    RepackDue,
     RolloutClosed,
     RolloutPaused,
     RolloutResumed,
     Ticked,
+    TrajectoriesNamed,
+    TrajectoryEnded,
     VersionPinned,
+    VersionsResident,
     WeightsLoaded,
     WeightUpdateAsked,
     WorkerJoined,
@@ -43,24 +50,32 @@ from headrace.core.requests.record import (
 from headrace.core.requests.swap import CloseWorker, SwapPhase, Worker
 from headrace.core.router import AffinityRouter, Router
 
+_DRAIN_NOTHING = (ChunkReceived, GenerationStarted, CallerLeft)
+"""Events, the frequent ones, after which no worker is drained that was not before."""
+
 
 class RequestTable:
     """`handle` an event at a time; perform the actions in order. `now` is any monotonic clock in seconds."""
 
     def __init__(self, router: Router | None = None, limits: RequestLimits | None = None) -> None:
         self._desk = Dispatcher(router or AffinityRouter(), limits or RequestLimits())
+        self._bound = BoundRollout(self._desk)
         self._arrivals = 0
         self._handlers: dict[type[Any], Callable[[Any, float], list[Action]]] = {
             ChunkReceived: self._on_chunk,
             GenerationStarted: self._on_started,
             GenerationAborted: self._on_aborted,
             CallerLeft: self._on_caller_left,
+            TrajectoryEnded: self._on_trajectory_ended,
+            TrajectoriesNamed: self._on_trajectories_named,
             WorkerJoined: self._on_joined,
             WorkerLost: self._on_lost,
             WorkerReleased: self._on_released,
             WeightUpdateAsked: self._on_update,
             WeightsLoaded: self._on_loaded,
             VersionPinned: self._on_pinned,
+            VersionsResident: self._on_resident,
+            RepackDue: self._on_repack,
             RolloutPaused: self._on_paused,
             RolloutResumed: self._on_resumed,
             RolloutClosed: self._on_closed,
@@ -73,11 +88,33 @@ class RequestTable:
         for action in tuple(actions):
             if isinstance(action, CloseWorker):
                 actions += self._desk.lose(action.worker_id, now)
+        if not isinstance(event, _DRAIN_NOTHING):
+            actions += self._bound.advance(now)
         return actions
 
     def set_policy(self, router: Router, limits: RequestLimits, on_load: LoadMode) -> None:
         """Route, wait and continue differently from now on."""
         self._desk.router, self._desk.limits, self._desk.on_load = router, limits, on_load
+
+    def bind_trajectories(self, is_bound: bool, local_batch: int | None = None) -> None:
+        """Whether each trajectory stays with one version and worker, and how many a worker begins under a version."""
+        self._bound.begin(is_bound, local_batch)
+
+    def set_static_tags(self, tags: AffinityRouter) -> None:
+        """What routing by tags alone would do: the profile's regret compares with it."""
+        self._desk.static = tags
+
+    @property
+    def profile(self) -> AffinityProfile:
+        return self._desk.profile
+
+    @property
+    def n_bound(self) -> int:
+        return len(self._desk.bindings.by_key)
+
+    @property
+    def n_homeless(self) -> int:
+        return len(self._desk.bindings.homeless)
 
     @property
     def counts(self) -> TableCounts:
@@ -113,6 +150,7 @@ class RequestTable:
     def check(self) -> None:
         """Raises TableError when an invariant is broken; linear in requests and workers."""
         self._desk.fleet.check()
+        self._desk.bindings.check(self._desk.fleet.workers)
         for request in self._desk.requests.values():
             request.check()
             self._desk.check_place(request)
@@ -141,6 +179,8 @@ class RequestTable:
         if event.sampling.max_new_tokens < 1:
             return [*actions, _refusal(event, "bad_max_new_tokens", "sampling.max_new_tokens must be at least 1")]
         request = self._admit(event, now)
+        if (fault := self._bound.started(request, event, now)) is not None:
+            return actions + self._desk.end(request, now, FinishReason.FAILED, fault)
         if (finish := request.finish_of_held()) is not None:
             return actions + self._desk.end(request, now, finish)
         self._desk.admit(request)
@@ -173,6 +213,7 @@ class RequestTable:
         request.stream_id, request.assignment_epoch = event.stream_id, event.assignment_epoch
         request.orphaned_at = None
         self._desk.orphans.pop(request.request_id, None)
+        self._bound.reattached(request)
         offset = len(event.kept)
         if request.n_discarded_unsaid:
             offset, request.n_discarded_unsaid = 0, len(event.kept)
@@ -202,7 +243,15 @@ class RequestTable:
                 self._desk.orphans[request.request_id] = request
                 if request.state is RequestState.QUEUED:
                     request.move(RequestState.PARKED, "its caller left while it waited")
+        self._bound.caller_left(event.stream_id, now)
         return []
+
+    def _on_trajectory_ended(self, event: TrajectoryEnded, now: float) -> list[Action]:
+        return self._bound.ended(event.prefix_key, now)
+
+    def _on_trajectories_named(self, event: TrajectoriesNamed, now: float) -> list[Action]:
+        self._bound.named(event, now)
+        return self._desk.dispatch(now)
 
     # Tokens
 
@@ -225,6 +274,7 @@ class RequestTable:
             source = Segment(event.policy_version, event.worker_id, event.weight_digest, n_tokens)
             request.append(event.token_ids, event.logprobs, source)
             self._desk.counts.accepted_tokens += n_tokens
+            self._desk.tokens_came(request, n_tokens, event.policy_version, now)
             if finish is FinishReason.STOP or finish is FinishReason.LENGTH:
                 return self._finish(request, finish, now, (offset, event.token_ids, event.logprobs, source))
             if request.stream_id is not None:
@@ -282,6 +332,7 @@ class RequestTable:
     def _on_joined(self, event: WorkerJoined, now: float) -> list[Action]:
         actions = self._desk.lose(event.worker_id, now)
         self._desk.fleet.join(event, now)
+        self._bound.opened(self._desk.fleet.workers[event.worker_id])
         return actions + self._desk.dispatch(now)
 
     def _on_lost(self, event: WorkerLost, now: float) -> list[Action]:
@@ -291,11 +342,22 @@ class RequestTable:
         return [*self._desk.fleet.release(event.worker_id, now), *self._desk.dispatch(now)]
 
     def _on_update(self, event: WeightUpdateAsked, now: float) -> list[Action]:
+        if self._desk.is_bound:
+            return self._bound.asked(event, now)
         self._desk.on_load = event.mode
         return [*self._desk.fleet.update(event, now), *self._desk.dispatch(now)]
 
     def _on_pinned(self, event: VersionPinned, now: float) -> list[Action]:
         return [*self._desk.fleet.hold(event, now), *self._desk.dispatch(now)]
+
+    def _on_resident(self, event: VersionsResident, now: float) -> list[Action]:
+        worker = self._desk.fleet.workers.get(event.worker_id)
+        if worker is not None:
+            worker.resident = set(event.policy_versions)
+        return []
+
+    def _on_repack(self, event: RepackDue, now: float) -> list[Action]:
+        return self._bound.repack(event, now)
 
     def _on_loaded(self, event: WeightsLoaded, now: float) -> list[Action]:
         worker = self._desk.fleet.workers.get(event.worker_id)
@@ -314,6 +376,7 @@ class RequestTable:
             return [*actions, *answer, *self._desk.dispatch(now)]
         actions = [*answer, *self._continue_on(worker, suspended, now)]
         self._desk.fleet.refill_hold(now)
+        self._bound.opened(worker)
         return actions + self._desk.dispatch(now)
 
     def _continue_on(self, worker: Worker, suspended: list[LogicalRequest], now: float) -> list[Action]:
@@ -326,7 +389,7 @@ class RequestTable:
                 actions += worker.release(request.request_id, now)
                 self._desk.enqueue(request, f"may not go on under {worker.serving_version}", now)
             else:
-                actions.append(self._desk.send_to(request, worker))
+                actions.append(self._desk.send_to(request, worker, now))
                 self._desk.counts.continued += 1
                 continued.append(request)
         return [*actions, *worker.await_tokens(continued, now)]
@@ -357,6 +420,7 @@ class RequestTable:
                 actions += self._desk.end(request, now)
             elif age_s >= self._desk.limits.orphan_abort_s and request.state is not RequestState.PARKED:
                 actions += self._desk.park(request, "its caller is gone", now)
+        actions += self._bound.ticked(now)
         actions += self._desk.fail_unserved(now)
         return actions + self._desk.dispatch(now)
 

@@ -118,7 +118,7 @@ class EngineEvent(_message.Message):
     def __init__(self, hello: _Optional[_Union[EngineHello, _Mapping]] = ..., chunk: _Optional[_Union[TokenChunk, _Mapping]] = ..., prefetched: _Optional[_Union[WeightsPrefetched, _Mapping]] = ..., loaded: _Optional[_Union[WeightsLoaded, _Mapping]] = ..., stats: _Optional[_Union[EngineStats, _Mapping]] = ...) -> None: ...
 
 class EngineHello(_message.Message):
-    __slots__ = ("worker_id", "engine", "serving_version", "weight_digest", "resident_versions", "max_running", "kv_total_tokens", "max_len")
+    __slots__ = ("worker_id", "engine", "serving_version", "weight_digest", "resident_versions", "max_running", "kv_total_tokens", "max_len", "kv_bytes_per_token")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     SERVING_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +127,7 @@ class EngineHello(_message.Message):
     MAX_RUNNING_FIELD_NUMBER: _ClassVar[int]
     KV_TOTAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_LEN_FIELD_NUMBER: _ClassVar[int]
+    KV_BYTES_PER_TOKEN_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     engine: str
     serving_version: int
@@ -135,7 +136,8 @@ class EngineHello(_message.Message):
     max_running: int
     kv_total_tokens: int
     max_len: int
-    def __init__(self, worker_id: _Optional[str] = ..., engine: _Optional[str] = ..., serving_version: _Optional[int] = ..., weight_digest: _Optional[str] = ..., resident_versions: _Optional[_Iterable[int]] = ..., max_running: _Optional[int] = ..., kv_total_tokens: _Optional[int] = ..., max_len: _Optional[int] = ...) -> None: ...
+    kv_bytes_per_token: int
+    def __init__(self, worker_id: _Optional[str] = ..., engine: _Optional[str] = ..., serving_version: _Optional[int] = ..., weight_digest: _Optional[str] = ..., resident_versions: _Optional[_Iterable[int]] = ..., max_running: _Optional[int] = ..., kv_total_tokens: _Optional[int] = ..., max_len: _Optional[int] = ..., kv_bytes_per_token: _Optional[int] = ...) -> None: ...
 
 class TokenChunk(_message.Message):
     __slots__ = ("request_id", "epoch", "offset", "token_ids", "logprobs", "policy_version", "weight_digest", "finish_reason", "fault")

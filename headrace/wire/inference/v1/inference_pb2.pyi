@@ -14,15 +14,19 @@ class GenerateFrame(_message.Message):
     def __init__(self, commands: _Optional[_Iterable[_Union[GenerateCommand, _Mapping]]] = ...) -> None: ...
 
 class GenerateCommand(_message.Message):
-    __slots__ = ("start", "abort")
+    __slots__ = ("start", "abort", "end", "live")
     START_FIELD_NUMBER: _ClassVar[int]
     ABORT_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    LIVE_FIELD_NUMBER: _ClassVar[int]
     start: StartGeneration
     abort: AbortGeneration
-    def __init__(self, start: _Optional[_Union[StartGeneration, _Mapping]] = ..., abort: _Optional[_Union[AbortGeneration, _Mapping]] = ...) -> None: ...
+    end: EndTrajectory
+    live: LiveTrajectories
+    def __init__(self, start: _Optional[_Union[StartGeneration, _Mapping]] = ..., abort: _Optional[_Union[AbortGeneration, _Mapping]] = ..., end: _Optional[_Union[EndTrajectory, _Mapping]] = ..., live: _Optional[_Union[LiveTrajectories, _Mapping]] = ...) -> None: ...
 
 class StartGeneration(_message.Message):
-    __slots__ = ("request_id", "assignment_epoch", "job_id", "key", "purpose", "task", "turn", "prompt_token_ids", "sampling", "kept_token_ids", "pinned_version")
+    __slots__ = ("request_id", "assignment_epoch", "job_id", "key", "purpose", "task", "turn", "prompt_token_ids", "sampling", "kept_token_ids", "pinned_version", "start_version")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_EPOCH_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +38,7 @@ class StartGeneration(_message.Message):
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     KEPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     PINNED_VERSION_FIELD_NUMBER: _ClassVar[int]
+    START_VERSION_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     assignment_epoch: int
     job_id: str
@@ -45,13 +50,40 @@ class StartGeneration(_message.Message):
     sampling: _common_pb2.SamplingSpec
     kept_token_ids: _containers.RepeatedScalarFieldContainer[int]
     pinned_version: int
-    def __init__(self, request_id: _Optional[str] = ..., assignment_epoch: _Optional[int] = ..., job_id: _Optional[str] = ..., key: _Optional[_Union[_common_pb2.AttemptKey, _Mapping]] = ..., purpose: _Optional[_Union[_common_pb2.Purpose, str]] = ..., task: _Optional[str] = ..., turn: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingSpec, _Mapping]] = ..., kept_token_ids: _Optional[_Iterable[int]] = ..., pinned_version: _Optional[int] = ...) -> None: ...
+    start_version: int
+    def __init__(self, request_id: _Optional[str] = ..., assignment_epoch: _Optional[int] = ..., job_id: _Optional[str] = ..., key: _Optional[_Union[_common_pb2.AttemptKey, _Mapping]] = ..., purpose: _Optional[_Union[_common_pb2.Purpose, str]] = ..., task: _Optional[str] = ..., turn: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingSpec, _Mapping]] = ..., kept_token_ids: _Optional[_Iterable[int]] = ..., pinned_version: _Optional[int] = ..., start_version: _Optional[int] = ...) -> None: ...
 
 class AbortGeneration(_message.Message):
     __slots__ = ("request_id",)
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+
+class EndTrajectory(_message.Message):
+    __slots__ = ("key",)
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    key: _common_pb2.AttemptKey
+    def __init__(self, key: _Optional[_Union[_common_pb2.AttemptKey, _Mapping]] = ...) -> None: ...
+
+class LiveTrajectories(_message.Message):
+    __slots__ = ("trajectories",)
+    TRAJECTORIES_FIELD_NUMBER: _ClassVar[int]
+    trajectories: _containers.RepeatedCompositeFieldContainer[LiveTrajectory]
+    def __init__(self, trajectories: _Optional[_Iterable[_Union[LiveTrajectory, _Mapping]]] = ...) -> None: ...
+
+class LiveTrajectory(_message.Message):
+    __slots__ = ("job_id", "key", "task", "start_version", "context_tokens")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    START_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    key: _common_pb2.AttemptKey
+    task: str
+    start_version: int
+    context_tokens: int
+    def __init__(self, job_id: _Optional[str] = ..., key: _Optional[_Union[_common_pb2.AttemptKey, _Mapping]] = ..., task: _Optional[str] = ..., start_version: _Optional[int] = ..., context_tokens: _Optional[int] = ...) -> None: ...
 
 class TokenFrame(_message.Message):
     __slots__ = ("chunks",)
@@ -184,20 +216,22 @@ class ManageEventFrame(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[ManageEvent, _Mapping]]] = ...) -> None: ...
 
 class ManageEvent(_message.Message):
-    __slots__ = ("opened", "worker", "prefetched", "updated", "stats", "lost")
+    __slots__ = ("opened", "worker", "prefetched", "updated", "stats", "lost", "wanted")
     OPENED_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     PREFETCHED_FIELD_NUMBER: _ClassVar[int]
     UPDATED_FIELD_NUMBER: _ClassVar[int]
     STATS_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
     opened: RolloutOpened
     worker: WorkerStatus
     prefetched: WeightsPrefetched
     updated: WeightsUpdated
     stats: RoutingStats
     lost: WorkerLost
-    def __init__(self, opened: _Optional[_Union[RolloutOpened, _Mapping]] = ..., worker: _Optional[_Union[WorkerStatus, _Mapping]] = ..., prefetched: _Optional[_Union[WeightsPrefetched, _Mapping]] = ..., updated: _Optional[_Union[WeightsUpdated, _Mapping]] = ..., stats: _Optional[_Union[RoutingStats, _Mapping]] = ..., lost: _Optional[_Union[WorkerLost, _Mapping]] = ...) -> None: ...
+    wanted: VersionWanted
+    def __init__(self, opened: _Optional[_Union[RolloutOpened, _Mapping]] = ..., worker: _Optional[_Union[WorkerStatus, _Mapping]] = ..., prefetched: _Optional[_Union[WeightsPrefetched, _Mapping]] = ..., updated: _Optional[_Union[WeightsUpdated, _Mapping]] = ..., stats: _Optional[_Union[RoutingStats, _Mapping]] = ..., lost: _Optional[_Union[WorkerLost, _Mapping]] = ..., wanted: _Optional[_Union[VersionWanted, _Mapping]] = ...) -> None: ...
 
 class RolloutOpened(_message.Message):
     __slots__ = ("job_epoch", "worker_id")
@@ -278,7 +312,21 @@ class WeightsUpdated(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., policy_version: _Optional[int] = ..., weight_digest: _Optional[str] = ..., pause_s: _Optional[float] = ..., load_s: _Optional[float] = ..., kv_rebuild_s: _Optional[float] = ..., kv_rebuild_tokens: _Optional[int] = ..., exposed_pull_s: _Optional[float] = ..., fault: _Optional[_Union[_common_pb2.Fault, _Mapping]] = ...) -> None: ...
 
 class RoutingStats(_message.Message):
-    __slots__ = ("routed", "fallback_routed", "continued", "discarded_tokens", "fenced_chunks", "regenerated_tokens", "open_requests", "queued_requests")
+    __slots__ = ("routed", "fallback_routed", "continued", "discarded_tokens", "fenced_chunks", "regenerated_tokens", "open_requests", "queued_requests", "bound_trajectories", "homeless_trajectories", "repack_looks", "repacks", "released_workers", "moved_trajectories", "moved_requests", "moved_tokens", "moved_kv_bytes", "repeated_prefill_tokens", "repack_pause_s", "first_token_after_s", "regret_s", "profile_s_per_token")
+    class RegretSEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class ProfileSPerTokenEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     ROUTED_FIELD_NUMBER: _ClassVar[int]
     FALLBACK_ROUTED_FIELD_NUMBER: _ClassVar[int]
     CONTINUED_FIELD_NUMBER: _ClassVar[int]
@@ -287,6 +335,20 @@ class RoutingStats(_message.Message):
     REGENERATED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     OPEN_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     QUEUED_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    BOUND_TRAJECTORIES_FIELD_NUMBER: _ClassVar[int]
+    HOMELESS_TRAJECTORIES_FIELD_NUMBER: _ClassVar[int]
+    REPACK_LOOKS_FIELD_NUMBER: _ClassVar[int]
+    REPACKS_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_WORKERS_FIELD_NUMBER: _ClassVar[int]
+    MOVED_TRAJECTORIES_FIELD_NUMBER: _ClassVar[int]
+    MOVED_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    MOVED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MOVED_KV_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REPEATED_PREFILL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    REPACK_PAUSE_S_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TOKEN_AFTER_S_FIELD_NUMBER: _ClassVar[int]
+    REGRET_S_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_S_PER_TOKEN_FIELD_NUMBER: _ClassVar[int]
     routed: int
     fallback_routed: int
     continued: int
@@ -295,7 +357,27 @@ class RoutingStats(_message.Message):
     regenerated_tokens: int
     open_requests: int
     queued_requests: int
-    def __init__(self, routed: _Optional[int] = ..., fallback_routed: _Optional[int] = ..., continued: _Optional[int] = ..., discarded_tokens: _Optional[int] = ..., fenced_chunks: _Optional[int] = ..., regenerated_tokens: _Optional[int] = ..., open_requests: _Optional[int] = ..., queued_requests: _Optional[int] = ...) -> None: ...
+    bound_trajectories: int
+    homeless_trajectories: int
+    repack_looks: int
+    repacks: int
+    released_workers: int
+    moved_trajectories: int
+    moved_requests: int
+    moved_tokens: int
+    moved_kv_bytes: int
+    repeated_prefill_tokens: int
+    repack_pause_s: float
+    first_token_after_s: float
+    regret_s: _containers.ScalarMap[str, float]
+    profile_s_per_token: _containers.ScalarMap[str, float]
+    def __init__(self, routed: _Optional[int] = ..., fallback_routed: _Optional[int] = ..., continued: _Optional[int] = ..., discarded_tokens: _Optional[int] = ..., fenced_chunks: _Optional[int] = ..., regenerated_tokens: _Optional[int] = ..., open_requests: _Optional[int] = ..., queued_requests: _Optional[int] = ..., bound_trajectories: _Optional[int] = ..., homeless_trajectories: _Optional[int] = ..., repack_looks: _Optional[int] = ..., repacks: _Optional[int] = ..., released_workers: _Optional[int] = ..., moved_trajectories: _Optional[int] = ..., moved_requests: _Optional[int] = ..., moved_tokens: _Optional[int] = ..., moved_kv_bytes: _Optional[int] = ..., repeated_prefill_tokens: _Optional[int] = ..., repack_pause_s: _Optional[float] = ..., first_token_after_s: _Optional[float] = ..., regret_s: _Optional[_Mapping[str, float]] = ..., profile_s_per_token: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class VersionWanted(_message.Message):
+    __slots__ = ("policy_version",)
+    POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
+    policy_version: int
+    def __init__(self, policy_version: _Optional[int] = ...) -> None: ...
 
 class WorkerLost(_message.Message):
     __slots__ = ("worker_id", "detail")
