@@ -6,7 +6,7 @@ from collections import deque
 from headrace.core.job.events import Event
 
 APART_S = 0.025
-"""Turns are at least so far apart: the database costs per turn, not per event. After a quiet time one begins at once."""
+"""Turns are so far apart at least, since the database costs per turn; after a quiet time one begins at once."""
 
 
 class Inbox:

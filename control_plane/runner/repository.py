@@ -1,9 +1,11 @@
 """All SQL of job runners. A turn is one transaction that holds only while the lease does."""
 
 from collections.abc import Mapping, Sequence, Set
+from functools import cache
 from typing import Any
 
 from sqlalchemy import RowMapping, Table, bindparam, func, insert, or_, select, update
+from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.dialects.postgresql import insert as upsert_into
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -221,10 +223,16 @@ async def _upsert(
     """Insert, or overwrite under the primary key: all columns, or `only` these."""
     if not values:
         return
+    changed = frozenset(only) if only else None
+    await connection.execute(_upsert_of(table, tuple(values[0]), changed), list(map(dict, values)))
+
+
+@cache
+def _upsert_of(table: Table, names: tuple[str, ...], only: frozenset[str] | None) -> Insert:
+    """The statement, made once for each table and set of columns: making it costs more than running it."""
     keys = [column.name for column in table.primary_key]
-    names = only or values[0].keys() - set(keys)
-    statement = upsert_into(table).values({name: bindparam(name) for name in values[0]})
-    changed = statement.on_conflict_do_update(
-        index_elements=keys, set_={name: statement.excluded[name] for name in sorted(names)}
+    changed = only or frozenset(names) - frozenset(keys)
+    statement = upsert_into(table).values({name: bindparam(name) for name in names})
+    return statement.on_conflict_do_update(
+        index_elements=keys, set_={name: statement.excluded[name] for name in sorted(changed)}
     )
-    await connection.execute(changed, list(map(dict, values)))
