@@ -1,6 +1,7 @@
 """Turns over a memory repository: decide, commit, then perform; a crash before or after any commit costs nothing."""
 
 import copy
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -100,6 +101,12 @@ def of(actions: Sequence[do.Action], kind: type) -> list[Any]:
     return [action for action in actions if isinstance(action, kind)]
 
 
+def document(tables: MemoryTables, name: str) -> dict[str, Any]:
+    """A JSON column of the job's row."""
+    value: dict[str, Any] = json.loads(tables.job[name])
+    return value
+
+
 CONNECTED = [
     did.EnvOpened(ENV, 16, frozenset()),
     did.WorkersChanged(frozenset({WORKER})),
@@ -138,8 +145,8 @@ async def test_a_job_from_its_first_turn_to_its_last() -> None:
     turns = taker(JobMachine.fresh(PLAN), repository, processes)
     await run(turns, processes, CONNECTED)
     assert (tables.job["phase"], tables.job["step"], tables.job["current_version"]) == ("succeeded", 2, 2)
-    assert tables.job["result"]["ledger_balanced"] is True
-    assert tables.job["result"]["model"] == "/models/out"
+    result = document(tables, "result")
+    assert (result["ledger_balanced"], result["model"]) == (True, "/models/out")
     assert {row["state"] for row in tables.attempts.values()} <= {"trained", "aborted"}
     assert tables.metrics["loss", 1] == 0.5
     assert [row["state"] for _, row in sorted(tables.steps.items())] == ["committed", "committed"]
@@ -176,7 +183,7 @@ async def test_a_turn_under_a_lost_lease_performs_nothing() -> None:
     with pytest.raises(LeaseLost):
         await turns.take(CONNECTED, 100.0)
     assert processes.performed == []
-    assert tables.job["runner_state"] == {}
+    assert document(tables, "runner_state") == {}
 
 
 class TestRewards:
@@ -242,7 +249,7 @@ class TestCrashes:
             assert (tables.job["phase"], tables.job["step"]) == ("succeeded", 2), at
             trained = [key for key, row in tables.attempts.items() if row["state"] == "trained"]
             assert len(trained) == 2 * 2 * 2, at
-            issued = tables.job["ledger"]["issued"]["train"]
+            issued = document(tables, "ledger")["issued"]["train"]
             assert sum(issued.values()) == len(tables.attempts), at
 
     async def _take_up(self, tables: MemoryTables, repository: MemoryRepository, processes: Processes) -> None:
