@@ -129,16 +129,28 @@ def rewarded(state: JobState, event: RewardReported, now: float) -> list[Action]
         state.counters["rewards_retried"] += 1
         return [_score(state, attempt, now)]
     attempt.pending_rewards.discard(event.reward_name)
-    if event.score is None or not math.isfinite(event.score):
+    has_abstained = event.score is None and not event.fault
+    if event.score is not None and math.isfinite(event.score):
+        _add_score(state, attempt, event, event.score)
+    elif not has_abstained or not (attempt.pending_rewards or _has_score(state, attempt)):
         reason = f"reward {event.reward_name}: {event.fault or 'abstained'}"
         return _lost(state, attempt, AttemptState.UNSCORABLE, reason, now)
+    return [] if attempt.pending_rewards else _scored(state, attempt, now)
+
+
+def _add_score(state: JobState, attempt: Attempt, event: RewardReported, score: float) -> None:
     task = state.plan.task(attempt.task)
     weight = dict(zip(task.reward_names, task.reward_weights, strict=True))[event.reward_name]
-    attempt.reward = (attempt.reward or 0.0) + weight * event.score
-    attempt.reward_components[event.reward_name] = event.score
+    attempt.reward = (attempt.reward or 0.0) + weight * score
+    attempt.reward_components[event.reward_name] = score
     attempt.reward_components.update({f"{event.reward_name}/{k}": v for k, v in event.components.items()})
     state.touch(attempt)
-    return [] if attempt.pending_rewards else _scored(state, attempt, now)
+
+
+def _has_score(state: JobState, attempt: Attempt) -> bool:
+    """Whether anything but abstentions made up the reward: a sum of nothing is no 0."""
+    task = state.plan.task(attempt.task)
+    return task.has_env_reward or any(name in attempt.reward_components for name in task.reward_names)
 
 
 def _scored(state: JobState, attempt: Attempt, now: float) -> list[Action]:

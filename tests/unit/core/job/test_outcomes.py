@@ -228,6 +228,25 @@ class TestGraders:
         job.grade(attempt, None)
         assert lost(job) == [("unscorable", "reward grade: abstained")]
 
+    @pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+    def test_an_abstention_beside_a_score_adds_nothing(self, order: tuple[str, str]) -> None:
+        task = TaskPlan("tools", reward_names=("a", "b"), reward_weights=(1, 2), has_env_reward=False)
+        job, attempt = self.graded(task)
+        job.finish(attempt)
+        for name in order:
+            job.grade(attempt, 0.5 if name == "b" else None, name)
+        assert (attempt.state, attempt.reward) == (AttemptState.READY, 1.0)
+        assert attempt.reward_components == {"b": 0.5}
+
+    def test_rewards_that_all_abstain_leave_no_zero(self) -> None:
+        task = TaskPlan("tools", reward_names=("a", "b"), reward_weights=(1, 2), has_env_reward=False)
+        job, attempt = self.graded(task)
+        job.finish(attempt)
+        job.grade(attempt, None, "a")
+        assert attempt.state is AttemptState.SCORING
+        job.grade(attempt, None, "b")
+        assert lost(job) == [("unscorable", "reward b: abstained")]
+
     def test_one_of_three_rewards_fails_and_the_others_stay_in_the_row(self) -> None:
         task = TaskPlan("tools", reward_names=("a", "b", "c"), reward_weights=(1, 1, 1), has_env_reward=False)
         job, attempt = self.graded(task)

@@ -1,4 +1,4 @@
-"""Nothing vanishes unseen: a bounded buffer, prompts that never get through, jobs without a signal, memory over time."""
+"""Nothing vanishes unseen: a bounded buffer, slow prompts, jobs without a signal, memory over time."""
 
 import pickle
 from collections import Counter
