@@ -152,6 +152,7 @@ attempts = Table(
     _count("n_generated_tokens"),
     _count("n_turns"),
     _count("discarded_tokens"),
+    _count("invalid_actions"),  # turns that the environment could not read as an action
     Column("finish_reason", Text),
     Column("is_truncated", Boolean, nullable=False, server_default=text("false")),
     Column("env_worker_id", Text),
@@ -163,8 +164,9 @@ attempts = Table(
     _at("closed_at"),
     Index("ix_attempts_job_id_trajectory_id", "job_id", "trajectory_id", "attempt"),
     Index("ix_attempts_group_id", "group_id"),
-    Index("ix_attempts_job_id_state", "job_id", "state"),
+    Index("ix_attempts_job_id_state", "job_id", "state", "purpose", "task"),  # whole counts come from it alone
     Index("ix_attempts_job_id_step", "job_id", "step"),
+    Index("ix_attempts_job_id_start_version", "job_id", "start_version"),
 )
 
 segments = Table(
@@ -197,7 +199,7 @@ rewards = Table(
     Column("worker_id", Text, nullable=False, server_default=text("''")),
     _count("duplicates"),  # later reports of the same reward, which changed nothing
     _at("reported_at", is_optional=False),
-    Index("ix_rewards_job_id", "job_id"),
+    Index("ix_rewards_job_id_reported_at", "job_id", "reported_at"),
 )
 
 steps = Table(

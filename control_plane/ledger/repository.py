@@ -1,5 +1,6 @@
 """Counts over a job's groups and attempts."""
 
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import Float, case, cast, extract, func, select
@@ -17,15 +18,20 @@ async def recorded(connection: AsyncConnection, job_id: str) -> dict[str, Any] |
     return None if row is None else dict(row)
 
 
-async def count_attempts(connection: AsyncConnection, job_id: str) -> list[tuple[str, str, str, int]]:
-    """(purpose, task, state, count) of every attempt of the job."""
+async def count_attempts(
+    connection: AsyncConnection, job_id: str, *, states: Collection[str] | None = None
+) -> list[tuple[str, str, str, int]]:
+    """(purpose, task, state, count) of every attempt of the job, or of those in `states`."""
     columns = attempts.c
-    found = await connection.execute(
+    query = (
         select(columns.purpose, columns.task, columns.state, func.count())
         .where(columns.job_id == job_id)
         .group_by(columns.purpose, columns.task, columns.state)
         .order_by(columns.purpose, columns.task, columns.state)
     )
+    if states is not None:
+        query = query.where(columns.state.in_(sorted(states)))
+    found = await connection.execute(query)
     return [(purpose, task, state, count) for purpose, task, state, count in found]
 
 

@@ -42,10 +42,10 @@ async def get_buffer(context: Ctx, job_id: JobId) -> Response:
     """Groups that wait, by state, task and version, with ages; attempts in flight by task and state."""
     async with context.database.snapshot() as connection:
         job = await repository.recorded(connection, job_id)
-        stock = await repository.stock(connection, job_id) if job is not None else []
-        counted = await repository.count_attempts(connection, job_id) if job is not None else []
-    if job is None:
-        raise not_found("job", job_id)
+        if job is None:
+            raise not_found("job", job_id)
+        stock = await repository.stock(connection, job_id)
+        counted = await repository.count_attempts(connection, job_id, states=IN_FLIGHT)
     version = job["current_version"]
     return Answer(
         {
@@ -57,7 +57,7 @@ async def get_buffer(context: Ctx, job_id: JobId) -> Response:
             "in_flight": [
                 {"task": task, "state": state, "attempts": count}
                 for purpose, task, state, count in counted
-                if purpose == "train" and state in IN_FLIGHT
+                if purpose == "train"
             ],
         }
     )

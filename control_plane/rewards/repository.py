@@ -6,7 +6,6 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
-    ColumnElement,
     Float,
     Integer,
     and_,
@@ -86,7 +85,7 @@ async def count_duplicates(connection: AsyncConnection, keys: Mapping[Key, int])
 
 
 async def outcomes(connection: AsyncConnection, job_id: str) -> list[dict[str, Any]]:
-    """By reward name: outcomes, retries, duplicates, and seconds in the queue and in the grader (p50, p90, p99, max)."""
+    """By reward name: outcomes, retries, duplicates and the graders' seconds."""
     columns = rewards.c
     query = (
         select(
@@ -95,7 +94,6 @@ async def outcomes(connection: AsyncConnection, job_id: str) -> list[dict[str, A
             func.count().filter(columns["try"] > 1).label("retried"),
             cast(func.sum(columns.duplicates), BigInteger).label("duplicates"),
             func.sum(columns.grader_s).label("busy_s"),
-            *(_spread(column) for column in (columns.queue_s, columns.grader_s)),
         )
         .where(columns.job_id == job_id)
         .group_by(columns.reward_name)
@@ -104,9 +102,21 @@ async def outcomes(connection: AsyncConnection, job_id: str) -> list[dict[str, A
     return [dict(row) for row in (await connection.execute(query)).mappings()]
 
 
-def _spread(column: ColumnElement[float]) -> ColumnElement[Any]:
+async def times(connection: AsyncConnection, job_id: str, n_newest: int) -> dict[str, dict[str, list[float]]]:
+    """Reward name -> `queue_s` and `grader_s` at QUANTILES, over the newest outcomes of the job."""
+    newest = (
+        select(rewards.c.reward_name, rewards.c.queue_s, rewards.c.grader_s)
+        .where(rewards.c.job_id == job_id)
+        .order_by(rewards.c.reported_at.desc())
+        .limit(n_newest)
+        .subquery()
+    )
     shares = literal(list(QUANTILES), ARRAY(Float))
-    return func.percentile_cont(shares).within_group(column).label(str(column.key))
+    queue, grader = (
+        func.percentile_cont(shares).within_group(column) for column in (newest.c.queue_s, newest.c.grader_s)
+    )
+    found = await connection.execute(select(newest.c.reward_name, queue, grader).group_by(newest.c.reward_name))
+    return {name: {"queue_s": queue_s, "grader_s": grader_s} for name, queue_s, grader_s in found}
 
 
 async def count_scoring(connection: AsyncConnection, job_id: str) -> int:
@@ -117,29 +127,34 @@ async def count_scoring(connection: AsyncConnection, job_id: str) -> int:
     return int(found.scalar_one())
 
 
-async def capacity(connection: AsyncConnection, start: datetime, end: datetime) -> dict[str, Any]:
-    """What reward workers could do and did from `start` to `end`, whichever job it was for.
-
-    `slot_s`: seconds that each worker was there, times what it grades at once; `busy_s`: seconds in graders of rewards
-    reported in that time; `slots`: of workers that are live now.
-    """
+async def slots(connection: AsyncConnection, start: datetime, end: datetime) -> dict[str, Any]:
+    """Reward workers: `slots`, what those live now grade at once; `slot_s`, seconds from `start` to `end` in which
+    workers were there, times what each grades at once."""
     told = workers.c.capabilities["concurrency"].astext
-    slots = case((told.regexp_match("^[1-9][0-9]{0,5}$"), cast(told, Integer)), else_=1)
-    until = func.least(case((workers.c.state == "live", func.now()), else_=workers.c.last_seen_at), end)
+    at_once = case((told.regexp_match("^[1-9][0-9]{0,5}$"), cast(told, Integer)), else_=1)
+    is_live = workers.c.state == "live"
+    until = func.least(case((is_live, func.now()), else_=workers.c.last_seen_at), end)
     present = cast(extract("epoch", until - func.greatest(workers.c.registered_at, start)), Float)
-    there = await connection.execute(
+    found = await connection.execute(
         select(
-            func.coalesce(func.sum(func.greatest(present, 0.0) * slots), 0.0).label("slot_s"),
-            func.coalesce(func.sum(slots).filter(workers.c.state == "live"), 0).label("slots"),
+            func.coalesce(func.sum(func.greatest(present, 0.0) * at_once), 0.0).label("slot_s"),
+            func.coalesce(func.sum(at_once).filter(is_live), 0).label("slots"),
         ).where(workers.c.kind == "reward")
     )
-    overlapping = select(jobs.c.id).where(jobs.c.started_at <= end, func.coalesce(jobs.c.finished_at, end) >= start)
-    busy = await connection.execute(
+    return dict(found.mappings().one())
+
+
+async def busy_for_others(connection: AsyncConnection, job_id: str, start: datetime, end: datetime) -> float:
+    """Seconds in graders for other jobs, of outcomes reported from `start` to `end`."""
+    beside = select(jobs.c.id).where(
+        jobs.c.id != job_id, jobs.c.started_at <= end, func.coalesce(jobs.c.finished_at, end) >= start
+    )
+    found = await connection.execute(
         select(func.coalesce(func.sum(rewards.c.grader_s), 0.0)).where(
-            rewards.c.job_id.in_(overlapping), rewards.c.reported_at.between(start, end)
+            rewards.c.job_id.in_(beside), rewards.c.reported_at.between(start, end)
         )
     )
-    return {**there.mappings().one(), "busy_s": busy.scalar_one()}
+    return float(found.scalar_one())
 
 
 async def span(connection: AsyncConnection, job_id: str) -> tuple[datetime | None, datetime] | None:

@@ -15,6 +15,7 @@ from control_plane.rewards.schemas import RewardsView
 
 router = APIRouter(prefix=API + "/jobs/{job_id}", tags=["rewards"])
 
+N_NEWEST = 10_000
 QUANTILE_NAMES = ("p50", "p90", "p99", "max")
 
 
@@ -25,35 +26,29 @@ async def get_rewards(context: Ctx, job_id: JobId) -> Response:
         span = await repository.span(connection, job_id)
         if span is None:
             raise not_found("job", job_id)
-        start, end = span
+        start, end = span[0] or span[1], span[1]
         outcomes = await repository.outcomes(connection, job_id)
+        times = await repository.times(connection, job_id, N_NEWEST)
         scoring = await repository.count_scoring(connection, job_id)
-        capacity = await repository.capacity(connection, start or end, end)
+        slots = await repository.slots(connection, start, end)
+        others_s = await repository.busy_for_others(connection, job_id, start, end)
     busy_s = sum(row["busy_s"] for row in outcomes)
-    return Answer(
-        {
-            "job_id": job_id,
-            "scoring": scoring,
-            "rewards": [_outcome(row) for row in outcomes],
-            "workers": {
-                "slots": capacity["slots"],
-                "slot_s": capacity["slot_s"],
-                "busy_s": busy_s,
-                "busy_all_s": capacity["busy_s"],
-                "utilisation": _share(capacity["busy_s"], capacity["slot_s"]),
-                "used_by_job": _share(busy_s, capacity["slot_s"]),
-            },
-        }
-    )
+    workers = {
+        **slots,
+        "busy_s": busy_s,
+        "busy_all_s": busy_s + others_s,
+        "utilisation": _share(busy_s + others_s, slots["slot_s"]),
+        "used_by_job": _share(busy_s, slots["slot_s"]),
+    }
+    untold = {"queue": None, "grader": None}
+    rewards = [{**row, **untold, **_named(times.get(row["name"], {}))} for row in outcomes]
+    return Answer({"job_id": job_id, "scoring": scoring, "rewards": rewards, "workers": workers})
 
 
-def _outcome(row: Mapping[str, Any]) -> dict[str, Any]:
-    counts = {name: value for name, value in row.items() if name not in ("queue_s", "grader_s")}
-    return {**counts, "queue": _named(row["queue_s"]), "grader": _named(row["grader_s"])}
-
-
-def _named(quantiles: Sequence[float]) -> dict[str, float]:
-    return dict(zip(QUANTILE_NAMES, quantiles, strict=True))
+def _named(times: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
+    return {
+        name.removesuffix("_s"): dict(zip(QUANTILE_NAMES, quantiles, strict=True)) for name, quantiles in times.items()
+    }
 
 
 def _share(part: float, whole: Any) -> float | None:

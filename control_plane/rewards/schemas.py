@@ -13,7 +13,8 @@ class Seconds(BaseModel):
 
 
 class RewardOutcomes(BaseModel):
-    """What came of one reward of the job. `queue`: from its sending until a worker began; `grader`: in the function.
+    """What came of one reward of the job. `queue`: from its sending until a worker began; `grader`: in the function;
+    both over the newest 10,000 outcomes of the job, null where none of them is of this reward.
 
     `busy_s` sums the graders' seconds over the outcomes that were stored; `duplicates` counts reports that came later.
     """
@@ -25,8 +26,8 @@ class RewardOutcomes(BaseModel):
     retried: int
     duplicates: int
     busy_s: float
-    queue: Seconds
-    grader: Seconds
+    queue: Seconds | None
+    grader: Seconds | None
 
 
 class RewardWorkers(BaseModel):

@@ -60,7 +60,8 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("trajectory_id", "attempt", name=op.f("pk_attempts")),
     )
     op.create_index("ix_attempts_group_id", "attempts", ["group_id"], unique=False)
-    op.create_index("ix_attempts_job_id_state", "attempts", ["job_id", "state"], unique=False)
+    op.create_index("ix_attempts_job_id_start_version", "attempts", ["job_id", "start_version"], unique=False)
+    op.create_index("ix_attempts_job_id_state", "attempts", ["job_id", "state", "purpose", "task"], unique=False)
     op.create_index("ix_attempts_job_id_step", "attempts", ["job_id", "step"], unique=False)
     op.create_index(
         "ix_attempts_job_id_trajectory_id", "attempts", ["job_id", "trajectory_id", "attempt"], unique=False
@@ -213,7 +214,7 @@ def upgrade() -> None:
         sa.Column("reported_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.PrimaryKeyConstraint("trajectory_id", "attempt", "reward_name", name=op.f("pk_rewards")),
     )
-    op.create_index("ix_rewards_job_id", "rewards", ["job_id"], unique=False)
+    op.create_index("ix_rewards_job_id_reported_at", "rewards", ["job_id", "reported_at"], unique=False)
     op.create_table(
         "segments",
         sa.Column("trajectory_id", sa.Text(), nullable=False),
@@ -321,7 +322,7 @@ def downgrade() -> None:
     op.drop_table("steps")
     op.drop_table("server_secrets")
     op.drop_table("segments")
-    op.drop_index("ix_rewards_job_id", table_name="rewards")
+    op.drop_index("ix_rewards_job_id_reported_at", table_name="rewards")
     op.drop_table("rewards")
     op.drop_index("ix_outbox_job_id_unsent", table_name="outbox", postgresql_where=sa.text("sent_at IS NULL"))
     op.drop_table("outbox")
@@ -340,6 +341,7 @@ def downgrade() -> None:
     op.drop_index("ix_attempts_job_id_trajectory_id", table_name="attempts")
     op.drop_index("ix_attempts_job_id_step", table_name="attempts")
     op.drop_index("ix_attempts_job_id_state", table_name="attempts")
+    op.drop_index("ix_attempts_job_id_start_version", table_name="attempts")
     op.drop_index("ix_attempts_group_id", table_name="attempts")
     op.drop_table("attempts")
     # ### end Alembic commands ###
