@@ -22,10 +22,11 @@ Observation = str | list[Message]
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """What a reset gave: an observation and a JSON-like info."""
+    """What a reset gave: an observation and a JSON-like info. version: what the environment declares, else empty."""
 
     observation: Observation
     info: dict[str, Any]
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +75,17 @@ def is_async(factory: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(getattr(factory, "step", None))
 
 
-def as_reset(raw: Any) -> Reset:
+def as_reset(raw: Any, environment: Any = None) -> Reset:
     """Raises EnvFault ``bad_return`` when ``raw`` is not (observation, info)."""
     if not (isinstance(raw, tuple) and len(raw) == 2):
         raise _bad("reset", f"(observation, info), not {_kind(raw)}")
-    return Reset(_observation("reset", raw[0]), _info("reset", raw[1]))
+    return Reset(_observation("reset", raw[0]), _info("reset", raw[1]), _version(environment))
+
+
+def _version(environment: Any) -> str:
+    """Pinned in the trajectory: actions and observations may mean something else under another one."""
+    version = getattr(environment, "version", "")
+    return str(version)[:100] if isinstance(version, str | int | float) else ""
 
 
 def as_step(raw: Any) -> Step:

@@ -74,7 +74,8 @@ class InlineHost:
 
     async def reset(self, seed: int, timeout_s: float) -> Reset:
         with blamed("reset"):
-            return as_reset(await self._call("reset", timeout_s, lambda: self._made().reset(seed=seed)))
+            raw = await self._call("reset", timeout_s, lambda: self._made().reset(seed=seed))
+            return as_reset(raw, self._environment)
 
     async def step(self, text: str, timeout_s: float) -> Step:
         with blamed("step"):

@@ -141,7 +141,7 @@ class EnvManager:
     async def _play(self, host: EnvHost) -> None:
         self._enter("reset")
         reset = await host.reset(self._assign.env_seed, self._task.deadlines.reset_s)
-        self.record.info = reset.info
+        self.record.info, self.record.env_version = reset.info, reset.version
         await self._observe_first(reset)
         episode = self.record.episode
         while episode.phase is Phase.READY:

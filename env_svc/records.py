@@ -27,6 +27,7 @@ class Record:
     env_worker_id: str
     episode: Episode
     info: dict[str, Any] = field(default_factory=dict)
+    env_version: str = ""
     messages: Messages = field(default_factory=list)
     completions: list[str] = field(default_factory=list)
     components: dict[str, float] = field(default_factory=dict)
@@ -92,6 +93,7 @@ class Record:
             "answer": info.get("answer"),
             "info": info if _size(info) <= MAX_INFO_BYTES else {"omitted": "info is larger than 1 MiB"},
             "task": self.task.name,
+            "env": {"entry_point": self.task.plugin.entry_point, "version": self.cleaner.text(self.env_version)},
             "env_reward": self.env_reward,
             "finish_reason": str(self.episode.ending),
             "is_truncated": self.episode.is_truncated,

@@ -21,7 +21,7 @@ class Session:
         """Raises EnvFault."""
         with blamed("reset"):
             self._environment = make(self._spec)
-            return as_reset(self._finish(self._environment.reset(seed=seed)))
+            return as_reset(self._finish(self._environment.reset(seed=seed)), self._environment)
 
     def step(self, text: str) -> Step:
         """Raises EnvFault."""
@@ -48,7 +48,7 @@ class Session:
 
 
 class blamed:
-    """Turns whatever an environment raises in ``method`` into ``<method>_error``, but for faults that say whom to blame."""
+    """Turns what an environment raises in ``method`` into ``<method>_error``, but for faults that say whom to blame."""
 
     def __init__(self, method: str) -> None:
         self._method = method

@@ -14,7 +14,8 @@ from typing import Any
 
 from control_plane.runner.turn import MetricPoint
 from headrace.core.job import accounting
-from headrace.core.job.rows import Attempt, GroupState, Step
+from headrace.core.job.groups import ZERO_VARIANCE
+from headrace.core.job.rows import Attempt, BatchGroup, GroupState, Step
 from headrace.core.job.state import Changes, JobState
 from headrace.core.ledger import AttemptState
 from headrace.wire.inference.v1 import inference_pb2 as inf_pb
@@ -164,6 +165,7 @@ def _batch_metrics(step: Step, trained: Sequence[Attempt]) -> dict[str, float]:
         by_task.setdefault(group.task, []).extend(m.reward for m in group.members if m.reward is not None)
     for task, rewards in by_task.items():
         metrics[f"reward/{task}"] = sum(rewards) / len(rewards)
+    metrics["zero_variance_share"] = sum(_is_flat(group) for group in step.groups) / len(step.groups)
     lags = [member.lag for group in step.groups for member in group.members]
     metrics["staleness/s_train_mean"] = sum(lags) / len(lags)
     metrics["staleness/s_train_max"] = float(max(lags))
@@ -173,8 +175,30 @@ def _batch_metrics(step: Step, trained: Sequence[Attempt]) -> dict[str, float]:
     if spans:
         metrics["staleness/mixed_version_share"] = sum(span > 1 for span in spans) / len(spans)
         metrics["turns_mean"] = sum(attempt.n_turns for attempt in trained) / len(trained)
-        metrics["generated_tokens_mean"] = sum(attempt.n_generated_tokens for attempt in trained) / len(trained)
-        metrics["truncated_share"] = sum(attempt.is_truncated for attempt in trained) / len(trained)
+        metrics |= _episode_metrics(trained)
+    return metrics
+
+
+def _is_flat(group: BatchGroup) -> bool:
+    """Equal rewards: the group has no advantage and trains nothing."""
+    rewards = [member.reward for member in group.members if member.reward is not None]
+    return not rewards or max(rewards) - min(rewards) <= ZERO_VARIANCE
+
+
+def _episode_metrics(trained: Sequence[Attempt]) -> dict[str, float]:
+    """Lengths are those that were generated, whatever the loss leaves out; valid actions by task, of all turns."""
+    lengths = [attempt.n_generated_tokens for attempt in trained]
+    metrics = {
+        "generated_tokens_min": float(min(lengths)),
+        "generated_tokens_mean": sum(lengths) / len(lengths),
+        "generated_tokens_max": float(max(lengths)),
+        "truncated_share": sum(attempt.is_truncated for attempt in trained) / len(trained),
+    }
+    for task in sorted({attempt.task for attempt in trained}):
+        episodes = [attempt for attempt in trained if attempt.task == task]
+        n_turns = sum(attempt.n_turns for attempt in episodes)
+        if n_turns:
+            metrics[f"valid_actions/{task}"] = 1 - sum(a.invalid_actions for a in episodes) / n_turns
     return metrics
 
 

@@ -31,6 +31,7 @@ class Attempt(BaseModel):
     n_generated_tokens: int
     n_turns: int
     discarded_tokens: int
+    invalid_actions: int
     finish_reason: str | None
     is_truncated: bool
     env_worker_id: str | None

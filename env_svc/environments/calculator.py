@@ -45,6 +45,8 @@ class Calculator:
     isolation = "inline"
     """Steps take microseconds and cannot hang, so they run on the event loop."""
 
+    version = "1"
+
     def __init__(
         self,
         *,

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, Literal
 
+import gymnasium
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv, generate_random_map
 
 MOVES = ("Left", "Down", "Right", "Up")
@@ -70,6 +71,8 @@ class FrozenLake:
 
     isolation = "inline"
     """Steps take microseconds and cannot hang, so they run on the event loop."""
+
+    version = f"1 (gymnasium {gymnasium.__version__})"
 
     def __init__(
         self,

@@ -79,6 +79,7 @@ def _finished(finished: pb.AttemptFinished) -> did.AttemptFinished:
         reward_components=dict(finished.reward_components),
         phases=_phases(finished.phases),
         discarded_tokens=finished.discarded_tokens,
+        invalid_actions=finished.invalid_actions,
     )
 
 

@@ -1,6 +1,7 @@
 """Environments for tests, named by import path: well-behaved ones and ones that break in one way each."""
 
 import asyncio
+import json
 import os
 import time
 from pathlib import Path
@@ -132,6 +133,31 @@ class Secretive(Echo):
 
     def reset(self, seed: int) -> tuple[str, dict[str, Any]]:
         return ",".join(sorted(os.environ)), {}
+
+
+class JsonTools:
+    """Tool calls as JSON, ``{"name": "add", "arguments": {"a": 3, "b": 4}}``; what does not parse is told, not run."""
+
+    isolation = "inline"
+    version = "2024.1"
+
+    def __init__(self) -> None:
+        self.calls: list[dict[str, int]] = []
+
+    def reset(self, seed: int) -> tuple[str, dict[str, Any]]:
+        return "3+4?", {}
+
+    def step(self, text: str) -> tuple[list[dict[str, str]], float, bool, bool, dict[str, Any]]:
+        try:
+            arguments = json.loads(text)["arguments"]
+            total = arguments["a"] + arguments["b"]
+        except (ValueError, TypeError, KeyError) as error:
+            return self._answer(f"the tool call is not valid JSON: {error}"), 0.0, False, False, {"is_valid": False}
+        self.calls.append(arguments)
+        return self._answer(str(total)), 1.0, True, False, {"is_valid": True, "calls": self.calls}
+
+    def _answer(self, text: str) -> list[dict[str, str]]:
+        return [{"role": "tool", "content": text}]
 
 
 class Tools:

@@ -131,6 +131,7 @@ class AttemptFinished:
     reward_components: Mapping[str, float] = field(default_factory=dict)
     phases: Mapping[str, float] = field(default_factory=dict)
     discarded_tokens: int = 0
+    invalid_actions: int = 0  # turns that the environment could not read as an action
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,7 @@ def _record(state: JobState, attempt: Attempt, event: AttemptFinished, now: floa
     attempt.is_truncated = event.is_truncated
     attempt.phases = event.phases
     attempt.discarded_tokens = event.discarded_tokens
+    attempt.invalid_actions = event.invalid_actions
     graded = state.plan.task(attempt.task).reward_names  # such a name means: this grader has reported
     attempt.reward_components = {k: v for k, v in event.reward_components.items() if k not in graded}
     attempt.finished_at = now

@@ -55,6 +55,7 @@ class Attempt:
     n_generated_tokens: int = 0
     n_turns: int = 0
     discarded_tokens: int = 0
+    invalid_actions: int = 0
     finish_reason: str = ""
     is_truncated: bool = False
     segments: tuple[SegmentRow, ...] = ()

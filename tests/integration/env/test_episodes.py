@@ -120,6 +120,31 @@ async def test_parallel_tool_results_are_one_observation(control):  # TOK-11
     assert "call<|im_end|>\n<|im_start|>tool\nA<|im_end|>\n<|im_start|>tool\nB<|im_end|>\n<|im_start|>assistant" in text
 
 
+async def test_a_broken_tool_call_is_an_observation_and_no_fault(control):  # TOK-03, EN-07
+    answers = iter(['{"name": "add", "arguments": {"a": 3, "b": ', '{"name": "add", "arguments": {"a": 3, "b": 4}}'])
+    task = {"env": {"entry_point": "testkit.environments:JsonTools"}, "sampling": {"max_tokens": 60}}
+    env, _, (done,), _ = await play(
+        control, lambda _: Turn([*ids(next(answers)), END]), task, spec_options={"max_len": 512}
+    )
+    assert (done.finish_reason, done.n_turns, done.invalid_actions, done.env_reward) == ("completed", 2, 1, 1.0)
+    document = json.loads(control.blobs[done.grading_blob])
+    assert document["info"]["calls"] == [{"a": 3, "b": 4}]  # what did not parse was not run
+    assert [m["role"] for m in document["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert document["env"] == {"entry_point": "testkit.environments:JsonTools", "version": "2024.1"}
+    tokens = env.tokens(done.token_blob)
+    row, sampled = list(tokens.token_ids), {i for s in tokens.spans for i in range(s.start, s.start + s.n_tokens)}
+    told = TOKENIZER.decode([row[i] for i in range(len(row)) if i not in sampled], skip_special_tokens=False)
+    assert "tool\nthe tool call is not valid JSON" in told  # told to the model, without a loss
+
+
+@pytest.mark.parametrize("isolation", ["inline", "thread", "process"])
+async def test_the_version_of_the_environment_is_kept(control, isolation):  # EN-07
+    task = {"env": {"entry_point": "testkit.environments:JsonTools", "isolation": isolation, "max_turns": 1}}
+    _, _, (done,), _ = await play(control, says("[]"), task)
+    assert done.invalid_actions == 1
+    assert json.loads(control.blobs[done.grading_blob])["env"]["version"] == "2024.1"
+
+
 @pytest.mark.parametrize("entry_point", ["AsyncEcho", "InProcess"])
 async def test_async_and_isolated_environments(control, entry_point):
     task = {"env": {"entry_point": f"testkit.environments:{entry_point}"}}

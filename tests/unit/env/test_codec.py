@@ -1,5 +1,7 @@
 """Text to ids and back: append-only, one BOS, nothing rewritten, nothing lost."""
 
+import time
+
 import pytest
 from testkit.tokenizers import CHATML, byte_tokenizer, files, with_bos
 
@@ -136,6 +138,22 @@ def test_characters_split_over_tokens(tokenizer):  # TOK-10
     assert codec.text(globe[:3]).count("\ufffd") == 1
     mixed = "価格 abc \U0001f6d2 \u202e"
     assert codec.text(encode(tokenizer, mixed)) == mixed
+
+
+def test_replacement_characters_that_were_sampled_are_text(tokenizer):  # TOK-16
+    codec = make(tokenizer)
+    real = encode(tokenizer, "\ufffd")
+    assert codec.text(real * 200) == "\ufffd" * 200
+
+    def seconds(n):
+        ids = real * n
+        started = time.process_time()
+        codec.text(ids)
+        return time.process_time() - started
+
+    codec.text(real * 20_000)
+    shorter, longer = (min(seconds(n) for _ in range(5)) for n in (20_000, 80_000))
+    assert longer < 4 * 2.5 * shorter  # four times the tokens; quadratic work would take 16 times as long
 
 
 async def test_cut_by_tokens(tokenizer):  # EN-08

@@ -46,6 +46,18 @@ def test_padding_changes_nothing(model: object) -> None:
     assert together == pytest.approx(alone, abs=1e-5)
 
 
+def test_padding_is_by_length_and_not_by_value(model: object) -> None:
+    """Padding and end of text are one id here, and the prompt holds it too: nothing but the length decides."""
+    short = Row([5, 0, 6, 7, 0], [0, 0, 0, 1, 1], [0.0] * 5, 1.0, "a")
+    batch = pad_rows([short, row(12, 4, 1.0)], [0, 1])
+    assert batch.ids[0].tolist() == [5, 0, 6, 7, 0] + [0] * 7
+    assert batch.attention[0].tolist() == [1] * 5 + [0] * 7
+    assert batch.mask[0].tolist() == [0, 0, 0, 1, 1] + [0] * 7, "the end of text is trained, padding is not"
+    together = ours(model, short, row(12, 4, 1.0))[0]
+    assert together == pytest.approx(by_hand(model, short), abs=1e-5)
+    assert together[4] != 0
+
+
 def test_a_response_of_one_token_has_its_logprob(model: object) -> None:
     entry = row(6, 5, -0.5)
     assert ours(model, entry)[0][5] == pytest.approx(by_hand(model, entry)[5], abs=1e-5)

@@ -66,6 +66,21 @@ class TestSteps:
         }
         assert sum(counted.values()) == 2.0
 
+    def test_lengths_are_of_what_was_generated_and_actions_of_all_turns(self) -> None:
+        """Lengths 5 and 20, the longer one cut: 5, 20, 12.5 and one half, whatever the loss leaves out."""
+        job = running(groups=1, max_steps=4, policy=ALPHA_0)
+        one, two = job.members(job.groups[0])
+        job.finish(one, n_generated_tokens=5, n_turns=3, invalid_actions=1)
+        job.finish(two, n_generated_tokens=20, n_turns=1, is_truncated=True)
+        step = job.train_step
+        job.machine.handle(did.StepFinished(1, step.batch_digest, step.publish_version, "digest-1", 10), job.now)
+        Reporter().close_step(job.state, job.state.steps[1], job.state.changes())
+        metrics = job.state.steps[1].metrics
+        lengths = [metrics[f"generated_tokens_{name}"] for name in ("min", "max", "mean")]
+        assert (lengths, metrics["truncated_share"]) == ([5.0, 20.0, 12.5], 0.5)
+        assert metrics["valid_actions/lake"] == 0.75
+        assert metrics["zero_variance_share"] == 1.0
+
     def test_mixed_versions_are_a_share(self) -> None:
         job = running(groups=1, max_steps=4, policy=make_policy(alpha=1))
         one, two = job.members(job.groups[0])

@@ -28,7 +28,8 @@ attempts = st.builds(
     step=st.none() | NUMBER, env_worker_id=TEXT, reward=st.none() | SCORE, reward_components=NAMED, weight=SCORE,
     pending_rewards=st.builds(set), reward_try=st.just(0), reward_deadline=st.none(),
     token_blob=TEXT, grading_blob=TEXT, n_tokens=NUMBER, n_generated_tokens=NUMBER, n_turns=NUMBER,
-    discarded_tokens=NUMBER, finish_reason=TEXT, is_truncated=st.booleans(), segments=st.just(()), phases=NAMED,
+    discarded_tokens=NUMBER, invalid_actions=NUMBER, finish_reason=TEXT, is_truncated=st.booleans(),
+    segments=st.just(()), phases=NAMED,
     fault=st.dictionaries(TEXT, TEXT, max_size=3), started_at=MAYBE_WHEN, finished_at=MAYBE_WHEN, closed_at=MAYBE_WHEN,
 )  # fmt: skip
 
