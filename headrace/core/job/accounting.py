@@ -26,7 +26,7 @@ def closed(state: JobState, attempt: Attempt) -> None:
     if not has_spoken and attempt.env_worker_id and attempt.start_version is not None:
         state.closing[attempt.key] = attempt
     elif attempt.state in _CENSORED:
-        state.censoring.kill(attempt.task, attempt.n_generated_tokens, attempt.reward)
+        state.censoring.kill(attempt.task, attempt.n_generated_tokens, _known_reward(attempt))
 
 
 def stopped(state: JobState, attempt: Attempt, n_generated_tokens: int, discarded_tokens: int) -> None:
@@ -37,7 +37,12 @@ def stopped(state: JobState, attempt: Attempt, n_generated_tokens: int, discarde
     state.ledger.discarded_tokens += discarded_tokens
     state.touch(attempt)
     if attempt.state in _CENSORED:
-        state.censoring.kill(attempt.task, n_generated_tokens, attempt.reward)
+        state.censoring.kill(attempt.task, n_generated_tokens, _known_reward(attempt))
+
+
+def _known_reward(attempt: Attempt) -> float | None:
+    """What it would have been trained with: unknown while a grader has not reported, whatever the others said."""
+    return None if attempt.pending_rewards else attempt.reward
 
 
 def version_spread(group: Group, state: JobState) -> int:
