@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 
@@ -20,6 +21,15 @@ def slow(info: dict[str, Any]) -> float:
     """Sleeps as long as the document says."""
     time.sleep(info["sleep_s"])
     return info["score"]
+
+
+def waits(info: dict[str, Any]) -> float:
+    """Notes that it has begun, and ends when the file ``release`` is there."""
+    with Path(info["begun"]).open("a") as stream:
+        stream.write(f"{os.getpid()}\n")
+    while not Path(info["release"]).exists():
+        time.sleep(0.05)
+    return 0.5
 
 
 def tower() -> int:

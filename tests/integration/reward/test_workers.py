@@ -119,6 +119,23 @@ async def test_delivered_twice_is_written_once(desk):  # CE-01
     assert len(desk.control.rewards) == 1 and reports["t0/r"].score == 0.5
 
 
+async def test_a_task_that_outlives_the_visibility_timeout_runs_twice_and_counts_once(desk, tmp_path):  # CE-01
+    begun, release = tmp_path / "begun", tmp_path / "release"
+    begun.touch()
+    item = desk.item("t0", "waits", timeout_s=60, info={"begun": str(begun), "release": str(release)})
+    async with desk.worker("--visibility-timeout-s", "1"):
+        desk.send(item)
+        await _until(lambda: len(begun.read_text().split()) == 1, 30)
+        await asyncio.sleep(1.5)
+        # The broker looks for overdue messages when somebody connects; it hands this one out a second time.
+        async with desk.worker("--visibility-timeout-s", "1", name="reward-1"):
+            await _until(lambda: len(begun.read_text().split()) == 2, 30)
+            release.touch()
+            await _until(lambda: desk.control.n_reports == 2)
+            await _until(lambda: sum(s.get("duplicates", 0) for s in desk.control.stats.values()) == 1)
+    assert [report.score for report in desk.control.rewards.values()] == [0.5]
+
+
 async def test_fast_items_do_not_wait_behind_a_slow_one(desk):  # CE-04
     async with desk.worker(name="reward-0"), desk.worker(name="reward-1"):
         desk.send(desk.item("warm0", "slow", info={"sleep_s": 0.5, "score": 0}))
