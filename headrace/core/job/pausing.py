@@ -23,12 +23,7 @@ def pause(state: JobState, now: float) -> list[Action]:
 
 
 def settle(state: JobState) -> list[Action]:
-    if (
-        state.phase is not Phase.PAUSING
-        or state.step_out is not None
-        or state.to_replay
-        or state.publishing is not None
-    ):
+    if state.phase is not Phase.PAUSING or state.is_batch_out or state.publishing is not None:
         return []
     state.set_phase(Phase.PAUSED)
     return [Announce("job.paused")]

@@ -45,6 +45,9 @@ def dump(state: JobState) -> dict[str, Any]:
     stored["buffer"] = state.buffer.to_json()
     stored["requeues"] = [asdict(requeue) for requeue in state.requeues]
     stored["evaluation"] = _dump_evaluation(state.evaluation)
+    # The row of a committed step keeps the number that it published under; while it is replayed it has another one.
+    replayed = [state.steps[step] for step in state.to_replay if step in state.steps]
+    stored["replay_versions"] = [[step.step, step.publish_version] for step in replayed]
     return stored
 
 
@@ -92,6 +95,8 @@ def restore(job: StoredJob) -> JobMachine:
     state.ledger = Ledger.from_json(job.ledger)
     state.lineage = Lineage.of(job.versions)
     state.steps = {step.step: step for step in job.steps}
+    for number, publish_version in stored.get("replay_versions", []):
+        state.steps[number].publish_version = publish_version
     for group in job.groups:
         state.groups[group.id] = group
         for attempt in group.members.values():

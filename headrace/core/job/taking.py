@@ -237,7 +237,11 @@ def batch_digest(batch: tuple[BatchGroup, ...]) -> str:
 
 
 def has_ended(state: JobState) -> bool:
-    """No further batch can ever be filled: the tasks ran out of prompts and nothing that runs could fill one."""
-    if state.step_out or state.to_replay or any(has_prompts(state, task.name) for task in state.plan.tasks):
+    """No further batch can ever be filled: the tasks ran out of prompts and nothing that runs could fill one.
+
+    A step that was taken in part then stays without its last groups.
+    """
+    if state.is_batch_out or any(has_prompts(state, task.name) for task in state.plan.tasks):
         return False
-    return len(state.train_groups(*_WAITING)) < state.plan.groups
+    n_taken = len(state.step_out.groups) if state.step_out else 0
+    return n_taken + len(state.train_groups(*_WAITING)) < state.plan.groups

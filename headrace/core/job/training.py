@@ -210,7 +210,7 @@ def _end_if_done(state: JobState, now: float) -> list[Action]:
 
 
 def end_if_done(state: JobState, now: float) -> list[Action]:
-    return _end_if_done(state, now) if state.trainer_id and state.step_out is None and not state.to_replay else []
+    return _end_if_done(state, now) if state.trainer_id and not state.is_batch_out else []
 
 
 def training_failed(state: JobState, event: TrainingFailed, now: float) -> list[Action]:
