@@ -33,7 +33,7 @@ class AdvantageBlock(Block):
     """Advantages inside a group."""
 
     normalize: Literal["std", "none"] = Field(
-        "std", description="Divide by the group's standard deviation (GRPO), or not (Dr. GRPO)."
+        "std", description="Divide by the group's sample standard deviation, n - 1 (GRPO), or not (Dr. GRPO)."
     )
     filter: Literal["none", "zero_variance"] = Field(
         "none",
@@ -86,7 +86,14 @@ class AlgorithmBlock(Block):
     )
     advantage: AdvantageBlock = Field(default_factory=AdvantageBlock, description="Advantages.")
     loss_reduction: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = (
-        Field("token-mean", description="How token losses become one number, over the whole batch.")
+        Field(
+            "token-mean",
+            description="How token losses become one number, over all rows of an update, never group by group. "
+            "`token-mean`: sum over all tokens divided by their number, so that long answers weigh more. "
+            "`seq-mean-token-mean`: the mean of each trajectory, then their mean. "
+            "`seq-mean-token-sum`: the sum of each trajectory, then their mean. "
+            "`seq-mean-token-sum-norm`: the same divided by `model.max_len`, a constant (Dr. GRPO).",
+        )
     )
     task_balance: Literal["none", "per_task"] = Field(
         "none", description="`per_task`: reduce each task on its own, then average the tasks."

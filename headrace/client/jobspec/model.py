@@ -44,7 +44,11 @@ class JobSpec(Block):
     schema_: Literal["headrace/v1"] = Field(alias="schema", description="Version of this format.")
     name: Name = Field(description="Shown to people; need not be unique.")
     labels: Labels = Field(default_factory=dict, description="For filters.")
-    seed: Annotated[int, Field(ge=0, le=MAX_INT)] = Field(0, description="Every seed of the job derives from it.")
+    seed: Annotated[int, Field(ge=0, le=MAX_INT)] = Field(
+        0,
+        description="Every seed of the job derives from it. Two jobs that do not give one have the same, 0, and play "
+        "the same prompts; give another for other draws.",
+    )
     max_steps: Annotated[int, Field(ge=1, le=10**9)] = Field(description="Training steps.")
     priority: Annotated[int, Field(ge=-1000, le=1000)] = Field(0, description="Higher is assigned first.")
     model: ModelBlock = Field(description="Model.")

@@ -160,6 +160,10 @@ def test_token_mean_is_over_tokens_and_the_divisor_of_dr_grpo_is_constant() -> N
     mask = torch.tensor([[1.0] * 2 + [0] * 6, [1.0] * 8])
     assert float(losses.aggregate(per_token, mask, "token-mean")) == near(0.4)
     assert float(losses.aggregate(per_token, mask, "seq-mean-token-mean")) == near(0.625)
+    # Two tokens with a loss of 1 each and eight without: one mean over all tokens, another over trajectories.
+    uneven = torch.tensor([[1.0] * 2 + [0] * 6, [0.0] * 8])
+    assert float(losses.aggregate(uneven, mask, "token-mean")) == near(0.2)
+    assert float(losses.aggregate(uneven, mask, "seq-mean-token-mean")) == near(0.5)
     sums = torch.tensor([[3.0, 0, 0, 0, 0, 0], [1.0, 0, 0, 0, 0, 0]])
     full = torch.ones(2, 6)
     for padded in (0, 4):
