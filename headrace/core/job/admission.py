@@ -3,7 +3,7 @@
 New groups are gated by staleness, demand and room; siblings, refills and evaluation go first and are never gated.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from headrace.core.buffer import BYTES_PER_TOKEN
@@ -32,7 +32,7 @@ def _admit_groups(state: JobState, now: float) -> None:
     version = _rollout_version(state)
     if version is None:
         return
-    quotas = current_quotas(state)
+    quotas = _lent(state, current_quotas(state), now)
     waiting = _waiting_by_task(state)
     room = {task: _room(state, version, task, quota, waiting[task]) for task, quota in quotas.items()}
     # Ready groups are the buffer's, not in the making: counted here, they would keep a small limit from ever filling B.
@@ -110,6 +110,22 @@ def current_quotas(state: JobState) -> dict[str, int]:
     for index in range(state.plan.groups - sum(kept.values())):
         kept[open_tasks[index % len(open_tasks)].name] += 1
     return kept
+
+
+def _lent(state: JobState, quotas: dict[str, int], now: float) -> dict[str, int]:
+    """Past its patience a task that cannot fill its quota lends what it lacks to one that has filled its own.
+
+    Where the staleness bound leaves room for a single batch, the lender's groups could not even start otherwise.
+    """
+    since = state.marks.get("quota_short", now)
+    if now - since < state.plan.limits.quota_patience_s:
+        return quotas
+    ready = Counter(group.task for group in state.train_groups(GroupState.READY))
+    lacking = sum(max(0, quota - ready[task]) for task, quota in quotas.items())
+    lenders = [task for task, quota in quotas.items() if quota and ready[task] >= quota]
+    if not lenders or not lacking:
+        return quotas
+    return {task: quota + (lacking if task == lenders[0] else 0) for task, quota in quotas.items()}
 
 
 def _waiting_by_task(state: JobState) -> dict[str, int]:

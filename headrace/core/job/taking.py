@@ -119,10 +119,8 @@ def _choose(state: JobState, step: Step | None, now: float) -> list[Group] | Non
     if len(chosen) == size:
         state.marks.pop("quota_short", None)
         return chosen
-    if len(ready) < size:
-        return None
     since = state.marks.setdefault("quota_short", now)
-    if now - since < state.plan.limits.quota_patience_s:
+    if len(ready) < size or now - since < state.plan.limits.quota_patience_s:
         return None
     taken = {group.id for group in chosen}
     lenders = [group for group in ready if group.id not in taken]
@@ -228,9 +226,9 @@ def _record_waits(state: JobState, step: Step, now: float) -> None:
 
 
 def batch_digest(batch: tuple[BatchGroup, ...]) -> str:
-    """sha256 over what the trainer will use: group and member ids, token blobs and rewards."""
+    """sha256 over what the trainer will use: group and member ids, token blobs, rewards and weights."""
     rows = [
-        [group.group_id, [[*member.key, member.token_blob, member.reward] for member in group.members]]
+        [group.group_id, [[*member.key, member.token_blob, member.reward, member.weight] for member in group.members]]
         for group in batch
     ]
     return hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode()).hexdigest()

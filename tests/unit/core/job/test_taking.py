@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from testkit.jobs import LAKE, Job, at_step, make_policy, of, running
+from testkit.world import Chances, World
 
+from headrace.core.async_policy import PRESETS
 from headrace.core.job import actions as do
 from headrace.core.job import events as did
-from headrace.core.job.plan import TaskPlan
+from headrace.core.job.plan import JobPlan, Limits, TaskPlan
 from headrace.core.job.rows import BatchGroup, BatchMember, Group, Key
 from headrace.core.job.taking import batch_digest
 
@@ -391,3 +393,22 @@ def test_max_lag_over_all_that_is_trained_is_within_alpha(
     assert len(taken) == len(set(taken))
     assert all(0 <= m.lag <= alpha for s in steps for g in s.groups for m in g.members)
     assert all(sum(len(g.members) for g in s.groups) == 4 for s in steps)
+
+
+def test_with_alpha_zero_a_task_that_never_ends_lends_its_share_and_the_job_goes_on() -> None:
+    plan = JobPlan(
+        job_id="job_lend",
+        seed=1,
+        max_steps=2,
+        groups=4,
+        group_size=2,
+        tasks=(
+            TaskPlan("lake"),
+            TaskPlan("stuck", reward_names=("never",), reward_weights=(1.0,), has_env_reward=False),
+        ),
+        policy=PRESETS["sync_plus"],
+        limits=Limits(quota_patience_s=20.0, step_s=5000.0, reward_tries=1, max_failed_groups=10_000),
+    )
+    world = World(plan, 3, Chances(unscorable=1.0)).run()
+    assert world.machine.state.phase == "succeeded", world.machine.state.reason
+    assert world.machine.state.counters["quota_lent"] == 4
