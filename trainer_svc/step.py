@@ -198,7 +198,8 @@ def _update(
         return None
     weights = _loss_weights(rows, members, prepared, settings)
     stats = _MicroStats()
-    model.train()
+    # Dropout would draw the ratio away from 1 before anything was learnt; gradients need no training mode.
+    model.eval()
     optimizer.zero_grad(set_to_none=True)
     for micro in micro_batches(rows, active, settings.max_tokens_per_microbatch, model.device):
         loss = _micro_loss(model, micro, prepared, weights, settings, reference, stats)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from testkit.tiny_models import row, tiny_model
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from trainer_svc.batch import Row, pad_rows
 from trainer_svc.logprobs import token_logprobs
@@ -44,6 +45,22 @@ def test_padding_changes_nothing(model: object) -> None:
     short, long = row(5, 2, 1.0), row(40, 10, 1.0)
     alone, together = ours(model, short)[0], ours(model, short, long)[0]
     assert together == pytest.approx(alone, abs=1e-5)
+
+
+def test_padding_moves_no_position() -> None:
+    """A model with learnt absolute positions: a shift by one would change every value."""
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=29, n_positions=64, n_embd=16, n_layer=2, n_head=2, bos_token_id=1, eos_token_id=2)
+    absolute = GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        absolute.transformer.wpe.weight.normal_(0.0, 1.0)
+    short, long = row(5, 2, 1.0), row(40, 10, 1.0)
+    alone, together = ours(absolute, short)[0], ours(absolute, short, long)[0]
+    assert together == pytest.approx(alone, abs=1e-4)
+    assert alone == pytest.approx(by_hand(absolute, short), abs=1e-4)
+    with torch.no_grad():
+        shifted = absolute(input_ids=torch.tensor([short.ids]), position_ids=torch.arange(1, 1 + len(short.ids))[None])
+    assert not torch.allclose(shifted.logits, absolute(input_ids=torch.tensor([short.ids])).logits, atol=1e-1)
 
 
 def test_padding_is_by_length_and_not_by_value(model: object) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from testkit.tiny_models import row, tiny_model
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from trainer_svc.batch import Row, pad_rows
 from trainer_svc.logprobs import token_logprobs
@@ -103,6 +104,16 @@ def test_learning_rate_zero_changes_nothing() -> None:
     assert result.n_updates == 2
     assert torch.equal(flat(model), flat(tiny_model()))
     assert result.metrics["ratio_deviation"] == pytest.approx(0, abs=1e-6), "r is 1 while the parameters stand still"
+
+
+def test_dropout_of_the_model_does_not_move_the_ratio() -> None:
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=29, n_positions=64, n_embd=16, n_layer=2, n_head=2, resid_pdrop=0.5, embd_pdrop=0.5)
+    model = GPT2LMHeadModel(config)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    result = train_step(model, optimizer, MIXED, GROUPS, StepSettings(updates_per_step=2))
+    assert result.metrics["ratio_deviation"] == pytest.approx(0, abs=1e-6)
+    assert result.metrics["clip_fraction"] == 0
 
 
 def test_truncated_correction_scales_the_gradient_of_stale_tokens() -> None:
