@@ -6,6 +6,8 @@ import click
 
 from headrace.cli.output import age, emit_json, pairs, table
 from headrace.cli.server import Target, server_options
+from headrace.cli.views import job, stock
+from headrace.cli.views.parts import show
 
 
 @click.command()
@@ -49,17 +51,17 @@ def _show_trajectory(found: dict[str, Any], transcript: dict[str, Any]) -> None:
 @click.argument("job_id")
 @server_options
 def buffer(job_id: str, target: Target) -> None:
-    """Show what a job's buffer holds now."""
+    """Show what a job's buffer holds now, how stale it is, and what was lost."""
     with target.connect() as api:
         found = api.of_job(job_id, "buffer")
+        progress = api.job(job_id).get("progress") or {}
+        ledger = api.of_job(job_id, "ledger")
     if target.as_json:
-        emit_json(found)
+        told = {name: progress.get(name) or {} for name in ("flow", "staleness", "censoring")}
+        emit_json({**found, **told, "ledger": ledger})
         return
-    pairs({key: found.get(key) for key in ("current_version", "alpha", "wanted")})
-    click.echo("")
-    table(found["stock"], ["state", "task", "version", "lag", "groups", "age_mean_s", "age_max_s"])
-    click.echo("")
-    table(found["in_flight"], ["task", "state", "attempts"])
+    tables = [stock.stock(found), stock.flow(found, progress), stock.staleness(progress, found["alpha"])]
+    show([*tables, *stock.censoring(progress), stock.losses(ledger)])
 
 
 @click.command()
@@ -67,14 +69,13 @@ def buffer(job_id: str, target: Target) -> None:
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 10_000))
 @server_options
 def weights(job_id: str, limit: int, target: Target) -> None:
-    """List a job's weight versions, newest first."""
+    """List a job's weight versions, newest first, with what reaching a worker took (mean over workers)."""
     with target.connect() as api:
         found = list(api.pages(f"/jobs/{job_id}/versions", limit=limit))
     if target.as_json:
         emit_json(found)
         return
-    rows = [{**row, "age": age(row.get("committed_at"))} for row in found]
-    table(rows, ["policy_version", "parent_version", "step", "state", "total_bytes", "manifest_digest", "age"])
+    show([job.versions(found)])
 
 
 @click.command()

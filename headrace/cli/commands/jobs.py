@@ -6,9 +6,13 @@ from typing import Any
 import click
 
 from headrace.cli.errors import JOB_FAILED, TIMED_OUT, CliError
-from headrace.cli.output import age, duration, emit_json, note, pairs, table
+from headrace.cli.follow.report import equations
+from headrace.cli.output import duration, emit_json, note
 from headrace.cli.server import Target, server_options
-from headrace.client.rest import LONG_POLL_S, TERMINAL, ApiError, RestClient
+from headrace.cli.views import job as views
+from headrace.cli.views import stock
+from headrace.cli.views.parts import facts, show
+from headrace.client.rest import LONG_POLL_S, TERMINAL, RestClient
 
 
 @click.command("list")
@@ -17,40 +21,44 @@ from headrace.client.rest import LONG_POLL_S, TERMINAL, ApiError, RestClient
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 10_000))
 @server_options
 def list_jobs(phase: tuple[str, ...], label: tuple[str, ...], limit: int, target: Target) -> None:
-    """List jobs, newest first."""
+    """List jobs, newest first: phase, step, reward of the newest batch, seconds of the last step, lag."""
     with target.connect() as api:
-        jobs = list(api.jobs(limit=limit, phase=list(phase) or None, label=list(label) or None))
+        found = list(api.jobs(limit=limit, phase=list(phase) or None, label=list(label) or None))
     if target.as_json:
-        emit_json(jobs)
-        return
-    rows = [{**job, "steps": f"{job['step']}/{job['max_steps']}", "age": age(job["created_at"])} for job in jobs]
-    table(rows, ["id", "name", "phase", "steps", "age"])
+        emit_json(found)
+    elif found:
+        show([views.jobs(found)])
+    else:
+        note("none")
 
 
 @click.command()
 @click.argument("job_id")
 @server_options
 def describe(job_id: str, target: Target) -> None:
-    """Show one job: phase, progress, ledger, result."""
+    """Show one job: success, where its time goes, staleness, ledger, routing, rewards, result."""
     with target.connect() as api:
         job = api.job(job_id)
-        try:
-            ledger = api.of_job(job_id, "ledger")
-        except ApiError:
-            ledger = {}
+        ledger, buffer, rewards = (api.of_job(job_id, what) for what in ("ledger", "buffer", "rewards"))
+        steps = api.of_job(job_id, "steps", limit=views.SHOWN_STEPS)["items"]
     if target.as_json:
-        emit_json({**job, "ledger": ledger})
+        emit_json({**job, "ledger": ledger, "buffer": buffer, "rewards": rewards, "steps": steps})
         return
-    shown = ("id", "name", "phase", "desired", "reason", "labels", "priority", "seed", "current_version")
-    pairs({key: job.get(key) for key in shown} | {"step": f"{job['step']} of {job['max_steps']}", "age": _ages(job)})
-    for heading, part in (("progress", job.get("progress")), ("ledger", ledger), ("result", job.get("result"))):
-        if part:
-            click.echo(f"\n{heading}")
-            pairs(part)
-
-
-def _ages(job: dict[str, Any]) -> str:
-    return f"{age(job['created_at'])} since it was submitted"
+    progress = job.get("progress") or {}
+    show(
+        [
+            views.overview(job),
+            views.success(job, steps),
+            views.time(steps),
+            stock.stock(buffer),
+            stock.flow(buffer, progress),
+            stock.staleness(progress, buffer["alpha"]),
+            facts("ledger", dict(equations(ledger))),
+            stock.losses(ledger),
+            *views.routing(progress),
+            *views.rewards(rewards),
+        ]
+    )
 
 
 def _wish(action: str, told: str) -> click.Command:

@@ -44,7 +44,7 @@ def print_report(
     rows = [
         ("steps", f"{result.get('steps', job.get('step'))} of {job.get('max_steps')}{_spread(committed)}"),
         ("time", ", ".join(f"{name} {result[key]:.1f} s" for name, key in TIMES if result.get(key) is not None)),
-        *(("ledger", line) for line in _equations(ledger)),
+        *(("ledger", f"{purpose}: {line}") for purpose, line in equations(ledger)),
         ("max trained lag", result.get("max_trained_lag")),
         ("engine/trainer logprob gap", _scientific(result.get("engine_trainer_logprob_gap"))),
         ("model", result.get("model")),
@@ -95,13 +95,14 @@ def _spread(steps: Sequence[Mapping[str, Any]]) -> str:
     return f"; a step took {lengths[len(lengths) // 2]:.2f} s in the median, {lengths[-1]:.2f} s at most"
 
 
-def _equations(ledger: Mapping[str, Any]) -> list[str]:
+def equations(ledger: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Each purpose with its side of the ledger in words."""
     lines = []
     for side in ledger.get("equations", []):
         parts = {**side["used"], **side["exits"], **side["in_flight"]}
         counts = " + ".join(f"{count} {state}" for state, count in parts.items())
         word = "balanced" if side["balanced"] else "DOES NOT BALANCE"
-        lines.append(f"{side['purpose']}: {side['left']} issued = {counts or 0}, {word}")
+        lines.append((side["purpose"], f"{side['left']} issued = {counts or 0}, {word}"))
     return lines
 
 
