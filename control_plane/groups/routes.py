@@ -45,4 +45,5 @@ async def list_groups(context: Ctx, job_id: JobId, query: Annotated[GroupQuery, 
         rows = await repository.list_page(connection, job_id, filters, before_ordinal=before, limit=limit)
         if not rows and not await jobs.exists(connection, job_id):
             raise not_found("job", job_id)
+    rows = [{**row, "env_seed": str(row["env_seed"])} for row in rows]
     return Answer(page(rows, limit, lambda row: context.cursors.make(scope, [row["ordinal"]])))

@@ -5,18 +5,21 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-GroupState = Literal["open", "complete", "ready", "taken", "dropped"]
+GroupState = Literal["open", "complete", "ready", "taken", "dropped", "evaluated"]
 
 
 class Group(BaseModel):
-    """A group; `attempts` counts its attempts by state."""
+    """A group; `attempts` counts its attempts by state.
+
+    `env_seed` is what its members share, as text: many JSON readers do not keep 63 bits of a number.
+    """
 
     id: str
     job_id: str
     ordinal: int
     purpose: str
     task: str
-    env_seed: int
+    env_seed: str
     parent_group: str | None
     requeues: int
     admitted_version: int

@@ -7,7 +7,7 @@ Wall seconds of a step are consecutive parts from one commit to the next, so the
 Busy seconds are how long each resource worked for the job in that time; they overlap with the wall and each other.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
@@ -35,7 +35,7 @@ class Reporter:
         self.trainer: dict[str, Any] = {}
         self._recent: dict[str, float] = {}
         self._last_step: dict[str, float] = {}
-        self._step_s: list[float] = []
+        self._step_s: deque[float] = deque(maxlen=10)
         self.version_seconds: dict[int, dict[str, float]] = {}  # of versions whose time is over, until they are stored
 
     # -- what the links hear -------------------------------------------------------------------------------------------
@@ -67,6 +67,7 @@ class Reporter:
 
     def graded(self, seconds: float) -> None:
         self._busy["reward"] += seconds
+        self.grader_s = 0.9 * self.grader_s + 0.1 * seconds if self.grader_s else seconds
 
     def ended(self, attempts: Sequence[Attempt]) -> None:
         for attempt in attempts:
@@ -111,7 +112,7 @@ class Reporter:
 
     def progress(self, state: JobState, now: float) -> dict[str, Any]:
         """What `submit --follow` and the console show."""
-        recent = self._step_s[-10:]
+        recent = self._step_s
         per_step = sum(recent) / len(recent) if recent else None
         left = state.plan.max_steps - state.step
         waiting = Counter(

@@ -131,12 +131,13 @@ async def test_transcript_is_data_whatever_it_holds(served: Served) -> None:
 async def test_groups_count_their_attempts_by_state(served: Served) -> None:
     async with served.context.database.begin() as connection:
         await add_job(connection)
-        await add_group(connection, "grp_1", 1, state="ready")
+        await add_group(connection, "grp_1", 1, state="ready", env_seed=2**53 + 1)
         await add_group(connection, "grp_2", 2, state="dropped", reason="evicted_stale", task="lake")
         await add_attempt(connection, "t1", state="ready")
         await add_attempt(connection, "t2", state="ready", sibling=1)
         await add_attempt(connection, "t3", state="failed_env", sibling=2)
     items = (await served.http.get("/jobs/job_1/groups")).json()["items"]
+    assert {item["id"]: item["env_seed"] for item in items} == {"grp_1": "9007199254740993", "grp_2": "1"}
     assert [(item["id"], item["attempts"]) for item in items] == [
         ("grp_2", {}),
         ("grp_1", {"ready": 2, "failed_env": 1}),
