@@ -29,8 +29,23 @@ async def index() -> Response:
     return _file("index.html")
 
 
+Name = Literal[
+    "console.js",
+    "job.js",
+    "success.js",
+    "time.js",
+    "stock.js",
+    "fleet.js",
+    "trajectory.js",
+    "charts.js",
+    "dom.js",
+    "console.css",
+    "icon.svg",
+]
+
+
 @router.get("/console/{name}")
-async def static(name: Literal["console.js", "job.js", "charts.js", "dom.js", "console.css", "icon.svg"]) -> Response:
+async def static(name: Name) -> Response:
     """A file of the page."""
     return _file(name)
 

@@ -4,7 +4,9 @@
 //   #/jobs/<id>/trajectories/<id>        one trajectory
 
 import { h, number, section, table, when, wide } from "./dom.js";
-import { jobPage, trajectoryPage, workers } from "./job.js";
+import { workers } from "./fleet.js";
+import { jobPage } from "./job.js";
+import { trajectoryPage } from "./trajectory.js";
 
 const EVERY_MS = 2000;
 const main = document.getElementById("main");
@@ -57,7 +59,9 @@ async function show() {
     const chosen = document.getSelection();
     // Somebody is selecting text: this round's page would take it away.
     if (!chosen.isCollapsed && main.contains(chosen.anchorNode)) return;
+    const scrolled = [...main.children].map((one) => one.scrollLeft);
     main.replaceChildren(...sections);
+    [...main.children].forEach((one, index) => (one.scrollLeft = scrolled[index] ?? 0));
     where.replaceChildren(title);
     status.textContent = "";
   } catch (error) {

@@ -36,8 +36,19 @@ export function facts(pairs) {
 export const number = (value, digits = 2) =>
   value === null || value === undefined ? "–" : Number(value).toLocaleString("en", { maximumFractionDigits: digits });
 
+export const percent = (share) => (share === null || share === undefined || Number.isNaN(share) ? "–" : `${number(100 * share, share < 0.1 ? 1 : 0)} %`);
+
+export function bytes(count) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  const power = count > 0 ? Math.min(Math.floor(Math.log2(count) / 10), units.length - 1) : 0;
+  return `${number(count / 1024 ** power, 1)} ${units[power]}`;
+}
+
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
+  if (Math.abs(seconds) < 1e-6) return "0 s";
+  if (seconds > 0 && seconds < 0.0005) return `${number(1e6 * seconds, 0)} µs`;
+  if (seconds > 0 && seconds < 0.95) return `${number(1000 * seconds, seconds < 0.01 ? 1 : 0)} ms`;
   if (seconds < 90) return `${number(seconds, 1)} s`;
   if (seconds < 5400) return `${number(seconds / 60, 1)} min`;
   return `${number(seconds / 3600, 1)} h`;
