@@ -4,12 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, select, tuple_
+from sqlalchemy import Select, case, null, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_plane.db.tables import attempts, rewards, segments
 
-SUMMARY = tuple(column for column in attempts.c if column.name not in ("phases", "fault", "reward_components"))
+# While an attempt is scored its row holds the sum so far, which is nobody's reward.
+REWARD = case((attempts.c.state == "scoring", null()), else_=attempts.c.reward).label("reward")
+_ALL = tuple(REWARD if column.name == "reward" else column for column in attempts.c)
+SUMMARY = tuple(column for column in _ALL if column.name not in ("phases", "fault", "reward_components"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +49,9 @@ class Filters:
         if self.version_lte is not None:
             query = query.where(columns.start_version <= self.version_lte)
         if self.min_reward is not None:
-            query = query.where(columns.reward >= self.min_reward)
+            query = query.where(columns.reward >= self.min_reward, columns.state != "scoring")
         if self.max_reward is not None:
-            query = query.where(columns.reward <= self.max_reward)
+            query = query.where(columns.reward <= self.max_reward, columns.state != "scoring")
         return query
 
 
@@ -69,7 +72,7 @@ async def list_page(
 
 async def attempts_of(connection: AsyncConnection, trajectory_id: str) -> list[dict[str, Any]]:
     """Every attempt of a trajectory, in order, with its segments and rewards."""
-    rows = await _rows(connection, select(attempts).where(attempts.c.trajectory_id == trajectory_id))
+    rows = await _rows(connection, select(*_ALL).where(attempts.c.trajectory_id == trajectory_id))
     parts = await _rows(
         connection,
         select(segments)

@@ -20,6 +20,8 @@ def lose(state: JobState, attempt: Attempt, to: AttemptState, now: float, reason
     if attempt.state in _GENERATING and attempt.env_worker_id and to not in REFILLED:
         actions.append(AbortAttempt(attempt.key, attempt.env_worker_id, to.value))
     state.free_env(attempt)
+    if attempt.pending_rewards or to is AttemptState.UNSCORABLE:
+        attempt.reward = None  # a sum that lacks a score is no reward
     state.move(attempt, to, now, reason)
     accounting.closed(state, attempt)
     return actions

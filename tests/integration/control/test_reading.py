@@ -56,6 +56,18 @@ async def test_trajectories_page_and_filter(served: Served) -> None:
     assert await found(purpose="eval", state="ready") == []
 
 
+async def test_a_sum_that_lacks_a_score_is_not_shown_as_a_reward(served: Served) -> None:
+    async with served.context.database.begin() as connection:
+        await add_job(connection)
+        await add_attempt(connection, "t1", state="scoring", reward=0.0)
+        await add_attempt(connection, "t2", state="ready", reward=0.0)
+    items = (await served.http.get("/jobs/job_1/trajectories")).json()["items"]
+    assert [(item["trajectory_id"], item["reward"]) for item in items] == [("t2", 0.0), ("t1", None)]
+    above = (await served.http.get("/jobs/job_1/trajectories", params={"min_reward": -1})).json()["items"]
+    assert [item["trajectory_id"] for item in above] == ["t2"]
+    assert (await served.http.get("/trajectories/t1")).json()["attempts"][0]["reward"] is None
+
+
 async def test_trajectory_shows_versions_by_segment_and_staleness(served: Served) -> None:
     async with served.context.database.begin() as connection:
         await add_job(connection)
@@ -105,8 +117,8 @@ async def test_broken_tokens_are_a_problem_and_the_list_stays_readable(served: S
     async with served.context.database.begin() as connection:
         await add_job(connection)
         await add_attempt(connection, "t1", token_blob=digest)
-        await add_attempt(connection, "t2", reward=float("nan"))
-        await add_attempt(connection, "t3", reward=1.0)
+        await add_attempt(connection, "t2", state="ready", reward=float("nan"))
+        await add_attempt(connection, "t3", state="ready", reward=1.0)
     broken = await served.http.get("/trajectories/t1/tokens")
     assert (broken.status_code, broken.json()["code"]) == (500, "stored_tokens_broken")
     # One number without an end hides neither its own row nor the others.

@@ -204,7 +204,7 @@ class TestShrink:
                 job.grade(member, None, fault="judge: cannot say")
         assert group.state == "dropped"
         assert states(group) == ["group_dropped", "unscorable", "unscorable", "unscorable"]
-        assert [job.rows[key].reward for key in group.members][1:] == [0.0] * 3
+        assert [job.rows[key].reward for key in group.members] == [0.8, None, None, None]
         assert job.state.training is None
 
     def test_two_members_are(self) -> None:
