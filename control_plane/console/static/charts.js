@@ -33,7 +33,7 @@ function grid(low, high, y) {
 const canvas = (label, ...children) => s("svg", { class: "chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label }, ...children);
 
 // series: [{name, points: [[step, value or null]]}]; the y axis covers `floor`..`ceiling` at least.
-export function lines(series, { floor = 0, ceiling = 1, label }) {
+export function lines(series, { floor = 0, ceiling = 1, label, over = "step" }) {
   const known = series.map((one) => ({ ...one, points: one.points.filter(([, value]) => value !== null && value !== undefined) })).filter((one) => one.points.length);
   if (!known.length) return nothing();
   const all = known.flatMap((one) => one.points);
@@ -44,7 +44,7 @@ export function lines(series, { floor = 0, ceiling = 1, label }) {
   const x = scale(left, right, EDGE.left, WIDTH - EDGE.right);
   const y = scale(low, high, HEIGHT - EDGE.bottom, EDGE.top);
   const ends = [
-    s("text", { x: EDGE.left, y: HEIGHT - 6 }, `step ${left}`),
+    s("text", { x: EDGE.left, y: HEIGHT - 6 }, `${over} ${left}`),
     s("text", { x: WIDTH - EDGE.right, y: HEIGHT - 6, "text-anchor": "end" }, right === left ? "" : right),
   ];
   const path = (points) => points.map(([step, value], at) => `${at ? "L" : "M"}${x(step).toFixed(1)} ${y(value).toFixed(1)}`).join("");
@@ -99,7 +99,7 @@ export function shares(parts, { unit = "", label }) {
     return titled(bar, `${name} ${number(value)} ${unit}`);
   });
   const picture = s("svg", { class: "chart", viewBox: `0 0 ${WIDTH} 20`, role: "img", "aria-label": label, preserveAspectRatio: "none" }, ...bars);
-  const text = (name, value) => `${name} ${number(value)}${unit && ` ${unit}`} (${number((100 * value) / total, value * 100 < total ? 1 : 0)} %)`;
+  const text = (name, value) => `${name} ${number(value, total < 1 ? 3 : 2)}${unit && ` ${unit}`} (${number((100 * value) / total, value * 100 < total ? 1 : 0)} %)`;
   return h("div", {}, picture, legend(known.map(([name, value, index]) => [text(name, value), index])));
 }
 

@@ -32,7 +32,7 @@ export function heldout(job) {
     "Held-out success",
     ...(running ? [facts([[`evaluating version ${running.policy_version}`, `${running.done} of ${running.of}`]])] : []),
     table(columns, names, "not evaluated yet"),
-    ...(versions.length > 2 ? [lines(over, { label: "held-out success by version" })] : []),
+    ...(versions.length > 2 ? [lines(over, { label: "held-out success by version", over: "version" })] : []),
   );
 }
 

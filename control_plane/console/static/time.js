@@ -17,6 +17,8 @@ export function time(steps) {
   const columns = recent.map((step) => ({ label: step.step, parts: Object.keys(WALL).map((name) => second(step, name)) }));
   const busy = Object.entries(BUSY).map(([key, name]) => ({ name, points: recent.map((step) => [step.step, second(step, key)]) }));
   const inside = Object.entries(INSIDE).map(([key, name]) => [name, mean(key)]);
+  // Messages to and from the trainer, and the wait for what it compares the engine with.
+  inside.push(["around the trainer", Math.max(0, mean("train_wall") - inside.reduce((sum, [, value]) => sum + value, 0))]);
   return wide(
     section(
       `Where a step's time goes (the last ${recent.length})`,

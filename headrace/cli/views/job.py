@@ -114,6 +114,8 @@ def time(steps: Sequence[Mapping[str, Any]]) -> Table:
         table.add_row("busy", label, f"{means.get(key, 0.0):.3f}")
     for key in INSIDE:
         table.add_row("in training", key.replace("_", " "), f"{means.get(key, 0.0):.3f}")
+    around = means.get("train_wall", 0.0) - sum(means.get(key, 0.0) for key in INSIDE)
+    table.add_row("in training", "around the trainer", f"{max(around, 0.0):.3f}")
     return table
 
 

@@ -110,7 +110,7 @@ def censoring(progress: Mapping[str, Any]) -> list[RenderableType]:
         if not told["killed"]["n"]:
             continue
         distance = told["length_distance"]
-        title = f"{task}: kept against killed; their lengths are {'-' if distance is None else f'{distance:.3f}'} apart"
+        title = f"kept and killed of {task}; lengths {'-' if distance is None else f'{distance:.3f}'} apart"
         sides = [
             (
                 name,

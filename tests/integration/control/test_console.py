@@ -131,7 +131,7 @@ async def test_a_job_shows_its_buffer_staleness_time_losses_and_fleet(served: Se
         "a lag that alpha forbids": '<rect class="over"',
         "how many went through one update": "1: 6 of 8",
         "a part of a step": "1: waiting for a batch 0.25 s",
-        "inside training": "fetching the batch 0.13 s",
+        "inside training": "fetching the batch 0.125 s",
         "kept against killed": "0.25 apart",
         "a loss": ">surplus<",
         "regret": "1.3 s",

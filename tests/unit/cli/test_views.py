@@ -185,6 +185,7 @@ def test_time_is_the_mean_of_committed_steps() -> None:
     assert lines_with(shown, "wall", "step", "1.500", "▄█")
     assert lines_with(shown, "busy", "generation", "2.000")
     assert lines_with(shown, "in training", "fetch", "0.125")
+    assert lines_with(shown, "in training", "around the trainer", "0.375")
     assert render(job.time([]))
 
 
