@@ -83,6 +83,13 @@ async def test_no_list_reads_a_table_from_end_to_end(served: Served) -> None:
                 [told] = explained.scalar_one()
                 for node in nodes(told["Plan"]):
                     read = (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
-                    big = node.get("Relation Name") in ("attempts", "groups", "segments", "rewards", "metrics", "events")
+                    big = node.get("Relation Name") in (
+                        "attempts",
+                        "groups",
+                        "segments",
+                        "rewards",
+                        "metrics",
+                        "events",
+                    )
                     if node["Node Type"] == "Seq Scan" and big or read > MUCH:
                         pytest.fail(f"{route}: {node['Node Type']} over {read} rows of {node.get('Relation Name')}")
