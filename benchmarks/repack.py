@@ -44,7 +44,7 @@ class Size:
 
 FULL = Size(groups=8, group_size=8, steps=10, repeats=2)
 QUICK = Size(groups=4, group_size=4, steps=4, repeats=1)
-KV_TOKENS = 4096
+KV_TOKENS = 2048
 CONFIG: dict[str, Any] = {
     "unit_s": 1.0,
     "latency": {"kind": "lognormal", "median": 0.02, "sigma": 0.5, "most": 0.3},

@@ -1,7 +1,7 @@
 """Rewards to be computed leave for the reward workers through the outbox, in small batches.
 
-First tries travel together, because most are quick; a repeated one travels alone, so that it cannot wait behind the
-one that made it late.
+First tries travel together as long as graders are quick, for a worker grades a batch one by one; a repeated one travels
+alone, so that it cannot wait behind the one that made it late.
 """
 
 import asyncio
@@ -16,11 +16,15 @@ from headrace.client.rewards import QUEUE, TASK, RewardItem, encode_batch
 from headrace.core.job.actions import ScoreAttempt
 
 MAX_ITEMS = 16
+BATCH_S = 0.25
+"""Work in one batch, by what gradings took so far: past it other workers could have begun."""
 SEND_TIMEOUT_S = 5.0
 
 
-def batches(job_id: str, spec: JobSpec, wanted: Iterable[ScoreAttempt]) -> list[dict[str, Any]]:
-    """Outbox payloads for these actions."""
+def batches(
+    job_id: str, spec: JobSpec, wanted: Iterable[ScoreAttempt], *, grader_s: float = 0.0
+) -> list[dict[str, Any]]:
+    """Outbox payloads for these actions; `grader_s`: what one grading takes, as far as that is known."""
     together: list[dict[str, Any]] = []
     payloads: list[dict[str, Any]] = []
     for action in wanted:
@@ -29,7 +33,8 @@ def batches(job_id: str, spec: JobSpec, wanted: Iterable[ScoreAttempt]) -> list[
                 payloads.append({"items": [item]})
             else:
                 together.append(item)
-    payloads += [{"items": together[start : start + MAX_ITEMS]} for start in range(0, len(together), MAX_ITEMS)]
+    size = max(1, min(MAX_ITEMS, int(BATCH_S / grader_s))) if grader_s > 0 else MAX_ITEMS
+    payloads += [{"items": together[start : start + size]} for start in range(0, len(together), size)]
     return payloads
 
 

@@ -96,7 +96,7 @@ class TurnTaker:
             step=state.step,
             current_version=state.lineage.current,
             announced=announced,
-            outbox=scoring.batches(state.plan.job_id, self._spec, wanted),
+            outbox=scoring.batches(state.plan.job_id, self._spec, wanted, grader_s=self.reporter.grader_s),
             sent=self._sent,
             manifests=self.manifests,
             metrics=points,

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.up.reward_pool import IDLE_S, TASKS_PER_WORKER, RewardScaler
+from headrace.cli.up.reward_pool import IDLE_S, PATIENCE_S, TASKS_PER_WORKER, RewardScaler
 
 
 def test_the_pool_starts_from_zero() -> None:
@@ -15,6 +15,18 @@ def test_it_grows_with_the_queue_up_to_its_limit() -> None:
     assert scaler.on_depth(1, 0) == 1
     assert scaler.on_depth(TASKS_PER_WORKER + 1, 1) == 2
     assert scaler.on_depth(100 * TASKS_PER_WORKER, 2) == 3
+
+
+def test_it_grows_when_a_short_queue_stays() -> None:
+    """Slow graders: a worker that starts late counts, so one more at a time."""
+    scaler = RewardScaler(most=3)
+    looks = [scaler.on_depth(4, now_s) for now_s in (0, 0.5, PATIENCE_S, PATIENCE_S + 0.5, 2 * PATIENCE_S, 9, 12)]
+    assert looks == [1, 1, 2, 2, 3, 3, 3]
+
+
+def test_a_queue_that_empties_now_and_then_keeps_its_workers() -> None:
+    scaler = RewardScaler(most=3)
+    assert [scaler.on_depth(depth, now_s) for now_s, depth in enumerate((3, 0, 3, 0, 3, 0))] == [1] * 6
 
 
 def test_it_does_not_flap_between_steps() -> None:

@@ -38,6 +38,12 @@ def test_first_tries_travel_together_up_to_a_limit() -> None:
     assert [len(payload["items"]) for payload in payloads] == [MAX_ITEMS, MAX_ITEMS, 3]
 
 
+def test_slow_gradings_travel_in_smaller_batches_so_that_more_workers_begin() -> None:
+    wanted = [asked(n) for n in range(6)]
+    by_time = {seconds: batches("job_1", SPEC, wanted, grader_s=seconds) for seconds in (0.001, 0.1, 5.0)}
+    assert {seconds: len(payloads) for seconds, payloads in by_time.items()} == {0.001: 1, 0.1: 3, 5.0: 6}
+
+
 def test_a_repeated_try_travels_alone() -> None:
     """It may be the one that made the others of its batch late."""
     payloads = batches("job_1", SPEC, [asked(1), asked(2, reward_try=2), asked(3), asked(4, reward_try=3)])
