@@ -24,6 +24,8 @@ PROMPT_TOKENS = 8
 NEW_TOKENS = 32
 ENOUGH_TOKENS = N_REQUESTS * NEW_TOKENS
 DEADLINE_S = 10.0
+PATIENCE_S = 2.0
+"""How long a step waits for its probe; without one its gap is measured over what the batch holds of version n."""
 
 
 @dataclass(slots=True)
@@ -56,7 +58,8 @@ class Prober:
         if self._task is None or self._version != policy_version:
             return []
         try:
-            return await asyncio.shield(self._task)
+            async with asyncio.timeout(PATIENCE_S):
+                return await asyncio.shield(self._task)
         except (grpc.aio.AioRpcError, TimeoutError) as error:
             log.warning("probe_failed", policy_version=policy_version, reason=str(error) or "deadline")
             return []

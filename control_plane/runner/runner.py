@@ -165,9 +165,10 @@ class Runner:
     def _start_probe(self) -> None:
         state, proxy = self._turns.machine.state, self._fleet.proxy
         current = state.lineage.current
-        is_wanted = current is not None and proxy is not None and state.step < self._plan.max_steps
-        if is_wanted and swaps.is_settled(state):
-            assert proxy is not None and current is not None
+        is_served = any(worker.serving_version == current for worker in state.workers.values())
+        if current is None or proxy is None or not is_served or state.step >= self._plan.max_steps:
+            return
+        if swaps.is_settled(state):
             self._prober.start(proxy.generate, current, self._vocab_size)
 
     # -- beside the turn -----------------------------------------------------------------------------------------------
