@@ -36,6 +36,7 @@ class Reporter:
         self._recent: dict[str, float] = {}
         self._last_step: dict[str, float] = {}
         self._step_s: deque[float] = deque(maxlen=10)
+        self.grader_s = 0.0  # what one grading takes, lately; 0 before the first
         self.version_seconds: dict[int, dict[str, float]] = {}  # of versions whose time is over, until they are stored
 
     # -- what the links hear -------------------------------------------------------------------------------------------
