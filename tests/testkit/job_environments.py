@@ -8,7 +8,7 @@ MOVES = ("Left", "Down", "Right", "Up")
 
 
 class SayMove:
-    """One turn: reward 1 for any of four words of the demo vocabulary, which an untrained model says one time in seven."""
+    """One turn: reward 1 for any of four words, which an untrained model says one time in seven."""
 
     isolation = "inline"
 
