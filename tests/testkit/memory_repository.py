@@ -25,9 +25,11 @@ Row = dict[str, Any]
 
 @dataclass
 class MemoryTables:
-    """Tables by primary key. `now` is the database's clock; only tests move it."""
+    """Tables by primary key; the documents of `job` are JSON text. `now` is the database's clock; only tests move it."""
 
-    job: Row = field(default_factory=lambda: {"phase": "starting", "reason": None, "desired": None, "runner_state": {}})
+    job: Row = field(
+        default_factory=lambda: {"phase": "starting", "reason": None, "desired": None, "runner_state": "{}"}
+    )
     groups: dict[str, Row] = field(default_factory=dict)
     attempts: dict[tuple[str, int], Row] = field(default_factory=dict)
     segments: dict[tuple[str, int, int], Row] = field(default_factory=dict)
@@ -97,14 +99,15 @@ class MemoryRepository:
 
     async def load(self, plan: JobPlan) -> StoredJob | None:
         """The job as the last turn left it; None before its first turn."""
-        tables = copy.deepcopy(self._tables)
-        state = tables.job["runner_state"]
-        if not state:
+        tables = self._tables
+        if tables.job["runner_state"] == "{}":
             return None
+        state = json.loads(tables.job["runner_state"])
         versions = [_version(row) for _, row in sorted(tables.versions.items())]
         steps = _steps(tables, state["checkpoint_step"], Lineage.of(versions))
         phase, reason = Phase(tables.job["phase"]), tables.job["reason"] or ""
-        return StoredJob(plan, phase, reason, state, tables.job["ledger"], versions, _groups(tables, plan), steps)
+        ledger = json.loads(tables.job["ledger"])
+        return StoredJob(plan, phase, reason, state, ledger, versions, _groups(tables, plan), steps)
 
 
 @dataclass
@@ -125,9 +128,13 @@ class _Rows:
         segments = [row for attempt in changes.finished for row in rows.segment_rows(job_id, attempt)]
         job: Row = {"phase": turn.phase.value, "reason": turn.reason or None, "epoch": epoch, "step": turn.step}
         job |= {"current_version": turn.current_version}
-        job |= {"runner_state": _json(turn.state), "ledger": _json(turn.ledger)}
-        job |= {} if turn.progress is None else {"progress": _json(turn.progress)}
-        job |= {} if turn.result is None else {"result": _json(turn.result)}
+        documents = {
+            "runner_state": turn.state,
+            "ledger": turn.ledger,
+            "progress": turn.progress,
+            "result": turn.result,
+        }
+        job |= {name: json.dumps(value) for name, value in documents.items() if value is not None}
         return cls(
             {group.id: rows.group_to_row(job_id, group) for group in changes.groups},
             {tuple(a.key): _as_stored(rows.attempt_to_row(job_id, a)) for a in changes.attempts},

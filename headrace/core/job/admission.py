@@ -34,29 +34,27 @@ def _admit_groups(state: JobState, now: float) -> None:
         return
     quotas = _lent(state, current_quotas(state), now)
     waiting = _waiting_by_task(state)
-    room = {task: _room(state, version, task, quota, waiting[task]) for task, quota in quotas.items()}
+    room = {task: _room(state, version, quota, waiting[task]) for task, quota in quotas.items()}
+    # The sum is bounded by itself: quotas move when a task runs out of prompts, and back when one of them returns.
+    lent = sum(quotas.values()) - state.plan.groups
+    left = _room(state, version, state.plan.groups, sum(waiting.values())) + lent
     # Ready groups are the buffer's, not in the making: counted here, they would keep a small limit from ever filling B.
     inflight = state.plan.issued * len(state.train_groups(GroupState.OPEN, GroupState.COMPLETE))
     limit, reserved = state.plan.policy.max_inflight, _reserved(state)
     # Lockstep: what starts on an empty pipeline is one cohort; a replacement that starts later steps alone.
     is_cohort = state.plan.policy.interaction == "lockstep" and not any(waiting.values())
     cohort = f"step-{_steps_taken(state) + 1}" if is_cohort else ""
-    while any(left > 0 for left in room.values()):
+    while left > 0 and (open_tasks := [name for name, spare in room.items() if spare > 0 and has_prompts(state, name)]):
         if limit is not None and inflight + state.plan.issued > limit:
             return
         if not reserved.admit(state.plan, is_batch_due=sum(waiting.values()) < state.plan.groups):
             state.counters["admission_blocked_by_buffer"] += 1
             return
-        task = min(
-            (name for name, left in room.items() if left > 0), key=lambda name: (waiting[name] / quotas[name], name)
-        )
-        prompt = _next_prompt(state, task)
-        if prompt is None:
-            room[task] = 0
-            continue
-        _open_group(state, prompt, version, now, cohort)
+        task = min(open_tasks, key=lambda name: (waiting[name] / quotas[name], name))
+        _open_group(state, _next_prompt(state, task), version, now, cohort)
         waiting[task] += 1
         room[task] -= 1
+        left -= 1
         inflight += state.plan.issued
 
 
@@ -122,7 +120,7 @@ def _lent(state: JobState, quotas: dict[str, int], now: float) -> dict[str, int]
         return quotas
     ready = Counter(group.task for group in state.train_groups(GroupState.READY))
     lacking = sum(max(0, quota - ready[task]) for task, quota in quotas.items())
-    lenders = [task for task, quota in quotas.items() if quota and ready[task] >= quota]
+    lenders = [t for t, quota in quotas.items() if quota and ready[t] >= quota and has_prompts(state, t)]
     if not lenders or not lacking:
         return quotas
     return {task: quota + (lacking if task == lenders[0] else 0) for task, quota in quotas.items()}
@@ -149,7 +147,7 @@ def _rollout_version(state: JobState) -> int | None:
     return (max if state.plan.policy.load_at == "drain" else min)(live, default=None)
 
 
-def _room(state: JobState, version: int, task: str, quota: int, waiting: int) -> int:
+def _room(state: JobState, version: int, quota: int, waiting: int) -> int:
     policy = state.plan.policy
     lag = state.lineage.lag(version) or 0
     is_out = state.is_batch_out
@@ -170,14 +168,11 @@ def _steps_taken(state: JobState) -> int:
     return max([state.step, *state.steps], default=0) - is_filling
 
 
-def _next_prompt(state: JobState, task: str) -> Requeue | None:
-    """A requeued prompt of the task, or a fresh one; None when the task has run out."""
+def _next_prompt(state: JobState, task: str) -> Requeue:
+    """A requeued prompt of the task, or a fresh one; there is one, see `has_prompts`."""
     for index, requeue in enumerate(state.requeues):
         if requeue.task == task:
             return state.requeues.pop(index)
-    limit = state.plan.task(task).n_prompts
-    if limit is not None and state.cursors[task] >= limit:
-        return None
     seed = derive("prompt", state.plan.seed, task, state.cursors[task])
     state.cursors[task] += 1
     return Requeue(task, seed, "", 0)

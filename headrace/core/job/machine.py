@@ -111,7 +111,7 @@ class JobMachine:
         if state.phase in TERMINAL:
             return []
         actions = taking.evict(state, now)
-        actions += swaps.advance(state, now, can_fill=self._can_fill())
+        actions += swaps.advance(state, now, can_fill=self._can_fill(now))
         actions += taking.take(state, now)
         actions += outcomes.score_waiting(state, now) if state.plan.policy.reward == "at_end_of_batch" else []
         actions += evaluation.start(state, now)
@@ -121,12 +121,12 @@ class JobMachine:
         actions += training.end_if_done(state, now)
         return actions
 
-    def _can_fill(self) -> bool:
+    def _can_fill(self, now: float) -> bool:
         """Whether workers may load in RollArt's order; past the last batch they load for the evaluation at the end."""
         state = self.state
         if state.plan.policy.load_at != "get_batch":
             return False
-        return training.is_over(state) or taking.can_fill(state)
+        return training.is_over(state) or taking.can_fill(state, now)
 
     def _give_up(self, now: float) -> list[Action]:
         state = self.state

@@ -11,6 +11,7 @@ from headrace.core.job.events import ProxyOpened, WeightsPrefetched, WeightsUpda
 from headrace.core.job.rows import GroupState
 from headrace.core.job.state import JobState, RolloutWorker
 from headrace.core.ledger import AttemptState
+from headrace.core.staleness import is_alive
 
 MAX_FAULTS = 5
 
@@ -96,6 +97,12 @@ def _serves_live(state: JobState, worker: RolloutWorker) -> bool:
     return worker.serving_version is not None and state.lineage.is_live(worker.serving_version)
 
 
+def _is_useful(state: JobState, worker: RolloutWorker) -> bool:
+    """Whether what the worker starts under the version that it serves can be trained: live, and not too old."""
+    lag = None if worker.serving_version is None else state.lineage.lag(worker.serving_version)
+    return is_alive(lag, state.plan.policy.alpha, is_batch_out=state.is_batch_out)
+
+
 def _expire(state: JobState, version: int, now: float) -> None:
     is_overdue = now >= state.marks.get("prefetch_deadline", now + 1)
     for worker in state.workers.values():
@@ -112,8 +119,8 @@ def _expire(state: JobState, version: int, now: float) -> None:
 
 
 def _may_load(state: JobState, *, can_fill: bool) -> bool:
-    if all(worker.serving_version is None for worker in state.workers.values()):
-        return True  # nothing has been loaded yet: there is nothing to wait for
+    if not any(_is_useful(state, worker) for worker in state.workers.values()):
+        return True  # there is nothing to wait for
     match state.plan.policy.load_at:
         case "before_batch":
             return not _is_rollout_open(state)
@@ -139,13 +146,15 @@ def workers_changed(state: JobState, event: WorkersChanged) -> list[Action]:
 
 
 def proxy_opened(state: JobState, event: ProxyOpened) -> list[Action]:
-    """A proxy that knows nothing yet: whatever was on its way through the old one is asked for again."""
+    """A new proxy, or one that was opened again: whatever was on its way is asked for again, a hold or its end as well."""
     state.has_proxy = True
     for worker in state.workers.values():
         worker.updating_to = None
     running = state.evaluation
-    pin = [PinVersion(running.policy_version, state.plan.evaluation.workers)] if running else []
-    return [*pin, *_prefetch_again(state)]
+    version = running.policy_version if running else state.lineage.current
+    if version is None:
+        return []
+    return [PinVersion(version, state.plan.evaluation.workers if running else 0), *_prefetch_again(state)]
 
 
 def _prefetch_again(state: JobState) -> list[Action]:

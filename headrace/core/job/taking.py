@@ -48,6 +48,7 @@ def take(state: JobState, now: float) -> list[Action]:
     chosen = _choose(state, step, now)
     if chosen is None or (state.plan.policy.on_stale == "wait" and step is None and _must_wait(state, now)):
         return []
+    _count_lent(state, step, chosen)
     step = _begin(state, now) if step is None else step
     _sample(state, step, chosen, now)
     actions: list[Action] = [parts_of(state, step)[-1]]
@@ -86,10 +87,9 @@ def takeable(state: JobState) -> list[Group]:
     return [found[group_id] for group_id in order]
 
 
-def can_fill(state: JobState) -> bool:
-    """Whether the ready groups fill every task's quota of what is taken next."""
-    ready = Counter(group.task for group in takeable(state))
-    return all(ready[task] >= wanted for task, wanted in _wanted(state, state.step_out).items())
+def can_fill(state: JobState, now: float) -> bool:
+    """Whether the ready groups fill what is taken next, by the quotas or with what tasks lend; a batch was, if one is out."""
+    return state.is_batch_out or _choose(state, state.step_out, now) is not None
 
 
 def _wanted(state: JobState, step: Step | None) -> dict[str, int]:
@@ -124,9 +124,15 @@ def _choose(state: JobState, step: Step | None, now: float) -> list[Group] | Non
         return None
     taken = {group.id for group in chosen}
     lenders = [group for group in ready if group.id not in taken]
-    state.counters["quota_lent"] += size - len(chosen)
-    state.marks.pop("quota_short", None)
     return (chosen + lenders)[:size]
+
+
+def _count_lent(state: JobState, step: Step | None, chosen: list[Group]) -> None:
+    """Called before the groups are in the step."""
+    beyond = Counter(group.task for group in chosen)
+    beyond.subtract(_wanted(state, step))
+    state.counters["quota_lent"] += sum(count for count in beyond.values() if count > 0)
+    state.marks.pop("quota_short", None)
 
 
 def _must_wait(state: JobState, now: float) -> bool:

@@ -1,5 +1,6 @@
 """Both repositories of a job's rows, each with the little that a test does around it."""
 
+import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -69,7 +70,8 @@ class MemoryShelf:
         self.tables.rewards.append({**row, "state": "scored"})
 
     async def job(self) -> dict[str, Any]:
-        return self.tables.job
+        documents = ("runner_state", "ledger", "progress", "result")
+        return {k: json.loads(v) if v and k in documents else v for k, v in self.tables.job.items()}
 
     async def events(self) -> list[tuple[str, dict[str, Any]]]:
         return self.tables.events

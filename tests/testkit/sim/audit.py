@@ -36,6 +36,7 @@ class Audit:
         self.group_counts: Counter[tuple[str, str]] = Counter()
         self.batches: dict[int, tuple[str, tuple[str, ...]]] = {}
         self.owner_of_group: dict[str, int] = {}
+        self.lent = 0
 
     # -- after a transaction -----------------------------------------------------------------------------------------
 
@@ -49,7 +50,10 @@ class Audit:
             self._attempt(rows.attempts[attempt.key], rows)
         for step in turn.changes.steps:
             self._step(rows.steps[step.step], rows)
-        self._equation(rows.job["ledger"])
+        self._equation(turn.ledger)
+        short_since = turn.state["marks"].get("quota_short", now)
+        if now - short_since >= self.plan.limits.quota_patience_s:
+            self.lent = self.plan.groups  # a task that filled its quota may fill another's as well
         self._bounds()
 
     def everything(self, rows: Rows) -> None:
@@ -171,7 +175,11 @@ class Audit:
         self._quotas(row, rows)
 
     def _quotas(self, row: Row, rows: Rows) -> None:
-        state = json.loads(rows.job["runner_state"]) if isinstance(rows.job["runner_state"], str) else rows.job["runner_state"]
+        state = (
+            json.loads(rows.job["runner_state"])
+            if isinstance(rows.job["runner_state"], str)
+            else rows.job["runner_state"]
+        )
         is_lent = state["counters"].get("quota_lent", 0)
         can_run_out = any(task.n_prompts is not None for task in self.plan.tasks)
         if not is_lent and not can_run_out:
@@ -184,14 +192,16 @@ class Audit:
     def _equation(self, stored: Any) -> None:
         """Both sides as recorded against a count of the rows; tokens of what has left as well."""
         ledger = json.loads(stored) if isinstance(stored, str) else stored
-        issued: Counter[tuple[str, str]] = Counter()
-        for (purpose, task, _), count in self.counts.items():
-            issued[purpose, task] += count
-        assert +issued == Counter(_flat(ledger["issued"])), ("issued", issued, ledger["issued"])
-        recorded = Counter(_flat(ledger["closed"])) + Counter(_flat(ledger["in_flight"]))
-        assert +self.counts == recorded, ("states", +self.counts - recorded, recorded - self.counts)
-        tokens = Counter(_flat(ledger["tokens"]))
-        assert +self.tokens == +tokens, ("tokens: rows, ledger", self.tokens - tokens, tokens - self.tokens)
+        states = {name: count for name, count in self.counts.items() if count}
+        issued: dict[tuple[str, ...], int] = {}
+        for (purpose, task, _), count in states.items():
+            issued[purpose, task] = issued.get((purpose, task), 0) + count
+        assert issued == _flat(ledger["issued"]), ("issued: rows, ledger", issued, ledger["issued"])
+        recorded = _flat(ledger["closed"]) | _flat(ledger["in_flight"])
+        assert states == recorded, ("states: rows, ledger", states, recorded)
+        tokens = {name: count for name, count in self.tokens.items() if count}
+        stored_tokens = {name: count for name, count in _flat(ledger["tokens"]).items() if count}
+        assert tokens == stored_tokens, ("tokens: rows, ledger", tokens, stored_tokens)
         assert ledger["is_balanced"]
 
     def _bounds(self) -> None:
@@ -199,7 +209,8 @@ class Audit:
         plan, policy = self.plan, self.plan.policy
         waiting = sum(self.group_counts["train", state] for state in _WAITING)
         batches = 2 if policy.alpha is None else policy.alpha + 1
-        assert waiting <= policy.overcommit * batches * plan.groups, f"{waiting} groups wait, alpha {policy.alpha}"
+        bound = policy.overcommit * batches * plan.groups + self.lent
+        assert waiting <= bound, f"{waiting} groups wait, alpha {policy.alpha}, {self.lent} lent"
         if plan.room.trajectories is None and policy.max_inflight is None:
             return
         held: Counter[str] = Counter()
@@ -216,6 +227,7 @@ class Audit:
     def ended(self, phase: Phase, rows: Rows, schedule: Schedule) -> None:
         """Nothing is left in hand, and the job ended for a reason that the schedule holds."""
         again = Audit(self.plan)
+        again.lent = self.lent
         again.everything(rows)
         for row in rows.attempts.values():
             assert row["state"] not in _LIVE, f"{row['trajectory_id']} is {row['state']} at the end"
@@ -237,15 +249,19 @@ class Audit:
     def _trained_once(self, rows: Rows) -> None:
         trained = [(row["trajectory_id"], row["step"]) for row in rows.attempts.values() if row["state"] == "trained"]
         assert len({trajectory for trajectory, _ in trained}) == len(trained), "a trajectory was trained twice"
-        in_steps = {group_id for row in rows.steps.values() if row["state"] == "committed" for group_id in row["group_ids"]}
+        in_steps = {
+            group_id for row in rows.steps.values() if row["state"] == "committed" for group_id in row["group_ids"]
+        }
         of_trained = {row["group_id"] for row in rows.attempts.values() if row["state"] == "trained"}
         assert in_steps == of_trained, "the batches of the steps are not what was trained"
 
 
-def _flat(tree: Any, path: tuple[str, ...] = ()) -> dict[Any, int]:
-    if not isinstance(tree, dict):
-        return {path: tree}
-    flat: dict[Any, int] = {}
+def _flat(tree: dict[str, Any]) -> dict[tuple[str, ...], int]:
+    """Counts of a nested tree by their path."""
+    flat: dict[tuple[str, ...], int] = {}
     for name, child in tree.items():
-        flat.update(_flat(child, (*path, name)))
+        if isinstance(child, dict):
+            flat.update({(name, *path): count for path, count in _flat(child).items()})
+        else:
+            flat[name,] = child
     return flat

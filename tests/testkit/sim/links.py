@@ -34,8 +34,8 @@ class Link:
 
     LATENCY_S = 0.02
 
-    def __init__(self, clock: Clock, rng: random.Random, runner: Any) -> None:
-        self.runner = runner
+    def __init__(self, clock: Clock, rng: random.Random, runner: Any, peer: Any) -> None:
+        self.runner, self.peer = runner, peer
         self.epoch: int = runner.epoch
         self.is_cut = False
         self._clock = clock

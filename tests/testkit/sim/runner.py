@@ -1,6 +1,6 @@
 """A runner of the job: the real TurnTaker between scripted peers, with crashes where a process can die.
 
-    handle, check ─► │before_commit│ ─► transaction ─► │after_commit│ ─► effects │mid_effects│ ─► │before_send│ outbox │after_send│
+handle, check ─► │before_commit│ ─► transaction ─► │after_commit│ ─► effects │mid_effects│ ─► │before_send│ outbox │after_send│
 """
 
 import random
@@ -172,7 +172,9 @@ class Runner:
     def hear(self, event: did.Event) -> None:
         """From a peer: a version's manifest is kept before the machine hears of it."""
         match event:
-            case did.StatePublished(version, digest) | did.StepFinished(publish_version=version, manifest_digest=digest):
+            case (
+                did.StatePublished(version, digest) | did.StepFinished(publish_version=version, manifest_digest=digest)
+            ):
                 self.taker.manifests[version] = StoredManifest(digest.encode(), digest)
         self.put(event)
 

@@ -14,6 +14,7 @@ FAULTS_UNTIL_S = 60.0
 ENDS_WITHIN_S = 2_000.0
 """From then on every job has to end within this, pauses over and timers fair."""
 
+_SIZES = (1, 2, 3, 4)
 _TASKS = (
     TaskPlan("lake", reward_timeout_s=5.0, episode_s=20.0),
     TaskPlan("tools", 1.0, ("grade",), (2.0,), 1.0, False, reward_timeout_s=5.0, episode_s=20.0),
@@ -84,7 +85,11 @@ class Schedule:
 
     def describe(self) -> str:
         """One fact a line, for whoever looks at a failure."""
-        plan = {f.name: getattr(self.plan, f.name) for f in fields(self.plan) if f.name not in ("policy", "tasks")}
+        plan = {
+            f.name: getattr(self.plan, f.name)
+            for f in fields(self.plan)
+            if f.init and f.name not in ("policy", "tasks")
+        }
         plan["sampler"] = type(self.plan.sampler).__name__
         plan["tasks"] = [(task.name, task.weight, task.n_prompts) for task in self.plan.tasks]
         lines = [f"schedule {self.number}: {self.preset}", f"  policy {asdict(self.plan.policy)}"]
@@ -153,9 +158,9 @@ def _plan(rng: random.Random, job_id: str, policy: AsyncPolicy) -> JobPlan:
     plan = JobPlan(
         job_id=job_id,
         seed=rng.randrange(1 << 30),
-        max_steps=rng.randint(1, 4),
-        groups=rng.randint(1, 4),
-        group_size=rng.randint(1, 4),
+        max_steps=rng.choices(_SIZES, [3, 4, 2, 1])[0],
+        groups=rng.choices(_SIZES, [3, 4, 2, 2])[0],
+        group_size=rng.choices(_SIZES, [2, 4, 2, 1])[0],
         tasks=tasks,
         policy=policy,
         redundancy=rng.choice(["1", "1", "1.25", "1.5"]),

@@ -75,7 +75,9 @@ class World:
         state = self.runner.state if self.runner else None
         if state is None:
             return "no runner"
-        groups = {g.id: (g.task, g.state.value, [m.state.value for m in g.members.values()]) for g in state.groups.values()}
+        groups = {
+            g.id: (g.task, g.state.value, [m.state.value for m in g.members.values()]) for g in state.groups.values()
+        }
         return f"{state.phase} step {state.step} {groups} workers {state.workers} steps {state.steps} {state.counters}"
 
     def happens(self, chance: str) -> bool:
@@ -144,13 +146,14 @@ class World:
             return
         if name in runner.links:
             runner.links[name].is_cut = True
-        link = runner.links[name] = Link(self.clock, self.rng, runner)
+        peer: Any = {"proxy": self.proxy, "trainer": self.trainer}.get(name) or self.envs[name]
+        link = runner.links[name] = Link(self.clock, self.rng, runner, peer)
         if name == "proxy":
-            link.send(self.proxy.open, link)
+            link.send(peer.open, link)
         elif name == "trainer":
-            link.send(self.trainer.open, link, runner.restore_step())
+            link.send(peer.open, link, runner.restore_step())
         else:
-            link.send(self.envs[name].open, link, runner.is_paused())
+            link.send(peer.open, link, runner.is_paused())
 
     def hear(self, link: Link, event: did.Event) -> None:
         link.runner.hear(event)
@@ -177,11 +180,8 @@ class World:
 
     def _send(self, runner: Runner, name: str, action: do.Action) -> None:
         link = runner.links.get(name)
-        if link is None or link.is_cut:
-            return
-        peer: Any = {"proxy": self.proxy, "trainer": self.trainer}.get(name) or self.envs.get(name)
-        if peer is not None:
-            link.send(peer.command, runner.epoch, action)
+        if link is not None and not link.is_cut:
+            link.send(link.peer.command, runner.epoch, action)
 
     # -- faults ------------------------------------------------------------------------------------------------------
 
@@ -191,6 +191,8 @@ class World:
         return getattr(self, f"_lose_{kind}")()
 
     def _lose_env(self) -> None:
+        if not self.envs:
+            return
         gone = self.envs.pop(self.rng.choice(sorted(self.envs)))
         gone.die()
         fresh = f"env@{self.generation}"
