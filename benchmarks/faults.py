@@ -118,9 +118,10 @@ def run(stack: Stack, model: Path, victims: tuple[str, ...], *, steps: int, dice
 
 def lost_tokens(outcome: Outcome) -> int:
     """Generated and not trained, as the ledger says."""
-    by_task = outcome.ledger["recorded"]["tokens"].get("train", {})
+    recorded = outcome.ledger["recorded"]
+    by_task = recorded.get("tokens", {}).get("train", {})
     in_exits = sum(n for states in by_task.values() for name, n in states.items() if name != "trained")
-    return in_exits + int(outcome.ledger["recorded"]["discarded_tokens"])
+    return in_exits + int(recorded.get("discarded_tokens", 0))
 
 
 def plan(singles: int, doubles: int, dice: random.Random) -> list[tuple[str, ...]]:

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 import offline
-from report import Report, arguments, median, say, show, spread
+from report import Report, arguments, median, say, show, sized, spread
 from scripted_model import Timing as ModelTiming
 from scripted_model import save
 from stack import Stack, spec, synthetic
@@ -113,7 +113,7 @@ def row(size: Size, sigma: float, trajectory: list[float], lockstep: list[float]
 def main() -> None:
     parser = arguments(__doc__)
     options = parser.parse_args()
-    size = QUICK if options.quick else FULL
+    size = sized(QUICK if options.quick else FULL, options)
     rows = measure(size)
     report = Report(
         name="r2_interaction",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from report import Report, arguments, median, say, show, spread
+from report import Report, arguments, median, say, show, sized, spread
 from scripted_model import Timing as ModelTiming
 from scripted_model import save
 from stack import Outcome, Stack, spec, synthetic
@@ -121,7 +121,7 @@ def _mean(attempts: Sequence[dict[str, Any]], name: str) -> float:
 
 def main() -> None:
     options = arguments(__doc__).parse_args()
-    size = QUICK if options.quick else FULL
+    size = sized(QUICK if options.quick else FULL, options)
     seen = measure(size)
     rows = [row(level, seen[level], seen[size.levels[0]]) for level in size.levels]
     report = Report(

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from report import Report, arguments, median, say, show, spread
+from report import Report, arguments, median, say, show, sized, spread
 from scripted_model import Timing as ModelTiming
 from scripted_model import save
 from stack import Outcome, Stack, StackOptions, spec, synthetic
@@ -172,7 +172,7 @@ def row(repack: bool, seen: Seen) -> dict[str, Any]:
 
 def main() -> None:
     options = arguments(__doc__).parse_args()
-    size = QUICK if options.quick else FULL
+    size = sized(QUICK if options.quick else FULL, options)
     rows = [row(repack, seen) for repack, seen in measure(size).items()]
     report = Report(
         name="repack",

@@ -8,11 +8,12 @@ import shlex
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 Row = Mapping[str, Any]
+Size = TypeVar("Size", bound=Any)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,11 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     parser.add_argument("--repeats", type=int, default=0, help="repetitions; 0: the benchmark's own number")
     return parser
+
+
+def sized(size: Size, options: argparse.Namespace) -> Size:
+    """A benchmark's size with the repetitions that were asked for."""
+    return replace(size, repeats=options.repeats) if options.repeats else size
 
 
 def show(report: Report, *, as_json: bool) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from report import Report, arguments, median, say, show, spread
+from report import Report, arguments, median, say, show, sized, spread
 from scripted_model import Timing as ModelTiming
 from scripted_model import save
 from stack import Outcome, Stack, StackOptions, spec, synthetic
@@ -152,7 +152,7 @@ def row(where: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     options = arguments(__doc__).parse_args()
-    size = QUICK if options.quick else FULL
+    size = sized(QUICK if options.quick else FULL, options)
     rows = [row(where, runs) for where, runs in measure(size).items()]
     report = Report(
         name="rewards",
