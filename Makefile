@@ -5,6 +5,7 @@
 # PIP_ARGS   more arguments for pip, such as an index that carries CPU-only builds of torch
 # DEMO_ARGS  more arguments for `headrace demo`
 # PYTEST_ARGS  what `make test` hands to pytest
+# SEED, SIM_ARGS  the only schedule that `make sim` runs, and more arguments for it (tests/testkit/sim/__main__.py)
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -37,8 +38,11 @@ demo: setup ## set up, start every service, train the example job, report, stop 
 test: setup ## all tests, or those of PYTEST_ARGS
 	$(PY) -m pytest $(PYTEST_ARGS)
 
-unit contract sim integration e2e: setup ## one tier of the tests
+unit contract integration e2e: setup ## one tier of the tests
 	$(PY) -m pytest tests/$@ $(PYTEST_ARGS)
+
+sim: setup ## 20,000 random schedules of the real core and turn, 500 more on PostgreSQL; SEED=n: only that one, told in full
+	PYTHONPATH=tests $(PY) -m testkit.sim $(if $(SEED),--seed $(SEED)) $(SIM_ARGS)
 
 lint: setup ## style, import arrows, wire lint
 	$(VENV)/bin/ruff check .

@@ -146,7 +146,7 @@ def workers_changed(state: JobState, event: WorkersChanged) -> list[Action]:
 
 
 def proxy_opened(state: JobState, event: ProxyOpened) -> list[Action]:
-    """A new proxy, or one that was opened again: whatever was on its way is asked for again, a hold or its end as well."""
+    """A new proxy, or one opened again: what was on its way is asked for again, and so is a hold, or its end."""
     state.has_proxy = True
     for worker in state.workers.values():
         worker.updating_to = None

@@ -88,7 +88,10 @@ def takeable(state: JobState) -> list[Group]:
 
 
 def can_fill(state: JobState, now: float) -> bool:
-    """Whether the ready groups fill what is taken next, by the quotas or with what tasks lend; a batch was, if one is out."""
+    """Whether the ready groups fill what is taken next, by the quotas or with what tasks lend.
+
+    While a batch is out it has been filled: whoever still lacks the version that it was taken at may load that.
+    """
     return state.is_batch_out or _choose(state, state.step_out, now) is not None
 
 
@@ -192,7 +195,7 @@ def _batch_group(state: JobState, group: Group, step: Step, weights: dict[Key, f
         lag = state.lineage.lag(member.start_version) if member.start_version is not None else None
         assert may_take(lag, state.plan.policy.alpha) and lag is not None, (member.key, lag)
         state.counters["max_trained_lag"] = max(state.counters["max_trained_lag"], lag)
-        member.sample_version = step.policy_version
+        member.sample_version = state.lineage.current  # of this part: a restore may lie between two
         member.step = step.step
         state.move(member, AttemptState.SAMPLED, now)
         accounting.sampled(state, member)

@@ -19,7 +19,7 @@ from headrace.core.ledger import IN_FLIGHT
 
 _LIVE = frozenset(state.value for state in IN_FLIGHT)
 _WAITING = ("open", "complete", "ready")
-MAX_OPEN_S = 400.0
+MAX_OPEN_S = 500.0
 """Longest that an admitted group may be without an end or a full set of members, pauses apart."""
 
 
@@ -56,8 +56,13 @@ class Audit:
             self.lent = self.plan.groups  # a task that filled its quota may fill another's as well
         self._bounds()
 
-    def everything(self, rows: Rows) -> None:
-        """The same over all rows at once."""
+    def again(self, rows: Rows) -> None:
+        """The same over all rows at once, from nothing."""
+        fresh = Audit(self.plan)
+        fresh.lent = self.plan.groups if len(self.plan.tasks) > 1 else 0  # how the job came to this is not looked at
+        fresh._everything(rows)
+
+    def _everything(self, rows: Rows) -> None:
         for version in rows.versions.values():
             self._version(version)
         for group in rows.groups.values():
@@ -226,13 +231,13 @@ class Audit:
 
     def ended(self, phase: Phase, rows: Rows, schedule: Schedule) -> None:
         """Nothing is left in hand, and the job ended for a reason that the schedule holds."""
-        again = Audit(self.plan)
-        again.lent = self.lent
-        again.everything(rows)
+        self.again(rows)
         for row in rows.attempts.values():
             assert row["state"] not in _LIVE, f"{row['trajectory_id']} is {row['state']} at the end"
         for row in rows.groups.values():
             assert row["closed_at"] is not None, f"{row['id']} never ended"
+            if row["purpose"] == "train":
+                self._took_no_longer_than_it_may(row, schedule)
         self._trained_once(rows)
         reason = rows.job["reason"] or ""
         faults = {fault.kind for fault in schedule.faults}
@@ -245,6 +250,12 @@ class Audit:
         assert allowed, f"the job is {phase.value}: {reason}"
         if reason == "all steps trained":
             assert rows.job["step"] == self.plan.max_steps
+
+    def _took_no_longer_than_it_may(self, row: Row, schedule: Schedule) -> None:
+        """From admission to a full set of members, or to the end of the group."""
+        pauses_s = sum(30.0 for fault in schedule.faults if "pause" in fault.kind)
+        open_s = (row["ready_at"] or row["closed_at"]).timestamp() - row["created_at"].timestamp()
+        assert open_s <= MAX_OPEN_S + pauses_s, f"{row['id']} was open for {open_s:.0f} s"
 
     def _trained_once(self, rows: Rows) -> None:
         trained = [(row["trajectory_id"], row["step"]) for row in rows.attempts.values() if row["state"] == "trained"]

@@ -1,13 +1,17 @@
-"""Many schedules: one by one in a process, several processes side by side, failures by their number."""
+"""Many schedules, in several processes side by side; a failure comes back with its number and its story."""
 
+import asyncio
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from testkit.sim.memory import MemoryDatabase
+from testkit.sim.postgres import PostgresDatabase
 from testkit.sim.schedule import schedule
 from testkit.sim.world import World
+
+from control_plane.db.engine import make_engine
 
 
 @dataclass(frozen=True)
@@ -15,9 +19,10 @@ class Outcome:
     """`failure`: empty, or everything that is known of one."""
 
     number: int
-    failure: str
+    failure: str = ""
     n_events: int = 0
     n_turns: int = 0
+    n_lost_leases: int = 0
     virtual_s: float = 0.0
     reason: str = ""
 
@@ -31,15 +36,39 @@ def drive(work: Coroutine[Any, Any, Any]) -> Any:
     raise RuntimeError("a simulated run waited for something real")
 
 
+async def observe(world: World) -> Outcome:
+    """One schedule to its end. Whatever is raised on the way is the finding."""
+    number = world.schedule.number
+    try:
+        await world.run()
+        reason = (await world.database.rows()).job["reason"] or ""
+    except Exception:  # noqa: BLE001 -- whatever is raised is the finding
+        return Outcome(number, story(world, traceback.format_exc()))
+    return Outcome(number, "", world.n_events, world.n_turns, world.n_lost_leases, world.clock.now, reason)
+
+
 def run_in_memory(number: int) -> Outcome:
     chosen = schedule(number)
-    world = World(chosen, MemoryDatabase(chosen.plan.job_id))
+    outcome: Outcome = drive(observe(World(chosen, MemoryDatabase(chosen.plan.job_id))))
+    return outcome
+
+
+async def _on_postgres(numbers: Sequence[int], database_url: str) -> list[Outcome]:
+    engine = make_engine(database_url, pool_size=2, pool_wait_s=10.0)
     try:
-        drive(world.run())
-    except Exception:  # whatever it is, it is the finding
-        return Outcome(number, story(world, traceback.format_exc()))
-    reason = world.database.tables.job["reason"]  # type: ignore[attr-defined]
-    return Outcome(number, "", world.n_events, world.n_turns, world.clock.now, reason)
+        found = []
+        for number in numbers:
+            chosen = schedule(number)
+            database = await PostgresDatabase(engine, chosen).create()
+            found.append(await observe(World(chosen, database)))
+        return found
+    finally:
+        await engine.dispose()
+
+
+def run_on_postgres(numbers: Sequence[int], database_url: str) -> list[Outcome]:
+    """`database_url`: of a migrated database without these jobs."""
+    return asyncio.run(_on_postgres(numbers, database_url))
 
 
 def story(world: World, error: str) -> str:

@@ -28,7 +28,12 @@ class Repository(Protocol):
 
 
 class Database(Protocol):
-    """One job's rows, the lease on it, and what others than its runner write."""
+    """One job's rows, the lease on it, and what others than its runner write.
+
+    `is_read_each_turn`: reading every row costs nothing; else it is done at takeovers and at the end.
+    """
+
+    is_read_each_turn: bool
 
     async def acquire(self) -> tuple[int, Repository]:
         """The next epoch; every repository handed out before is fenced off."""

@@ -7,6 +7,8 @@ TTL_S = 30.0
 
 
 class MemoryDatabase:
+    is_read_each_turn = True
+
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
         self.tables = MemoryTables()

@@ -1,6 +1,7 @@
 """A runner of the job: the real TurnTaker between scripted peers, with crashes where a process can die.
 
-handle, check ─► │before_commit│ ─► transaction ─► │after_commit│ ─► effects │mid_effects│ ─► │before_send│ outbox │after_send│
+handle, check ─► |before_commit| ─► transaction ─► |after_commit| ─► effects, |mid_effects| among them
+  ─► |before_send| ─► outbox entries ─► |after_send|
 """
 
 import random

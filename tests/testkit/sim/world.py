@@ -47,7 +47,7 @@ class World:
         self.clock = Clock()
         self.audit = Audit(schedule.plan)
         self.history: deque[tuple[float, object]] = deque(maxlen=60)
-        self.n_events = self.n_turns = 0
+        self.n_events = self.n_turns = self.n_lost_leases = 0
         self.phase: Any = None
         self.generation = 0
         self.store = Store()
@@ -94,9 +94,16 @@ class World:
         if self.phase in TERMINAL:
             return
         epoch, repository = await self.database.acquire()
+        if epoch > 1:
+            await self._audit_everything()
         self.runner = Runner(self, epoch, repository)
         self.note(f"runner {epoch} takes up")
         await self.runner.start()
+
+    async def _audit_everything(self) -> None:
+        rows = await self.database.rows()
+        if rows.job.get("ledger"):
+            self.audit.again(rows)
 
     async def take_turn(self, runner: Runner, arrived: Sequence[did.Event]) -> None:
         self.n_events += len(arrived)
@@ -126,11 +133,13 @@ class World:
             raise AssertionError(f"runner {runner.epoch} wrote after its lease had passed on")
         assert await self.database.fingerprint() == before, "a runner without its lease wrote rows"
         assert runner.n_effects == n_effects, "a runner without its lease had effects"
+        self.n_lost_leases += 1
         runner.stop()
 
     async def committed(self, turn: Turn) -> None:
         self.phase = turn.phase
-        self.audit.turn(turn, await self.database.rows(), self.clock.now)
+        if self.database.is_read_each_turn:
+            self.audit.turn(turn, await self.database.rows(), self.clock.now)
 
     # -- streams -----------------------------------------------------------------------------------------------------
 
