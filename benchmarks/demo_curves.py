@@ -8,6 +8,7 @@ updates without its evaluations. Runs are interleaved: each seed runs all three 
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -37,7 +38,9 @@ def through_services(stack: Stack, model: Path, preset: str, seed: int, steps: i
     document |= {"name": f"{preset} {seed}", "seed": seed, "max_steps": steps, "async": PRESETS[preset]}
     document["model"] = {**document["model"], "path": str(model.absolute())}
     document["eval"] = {"at_start": False, "at_end": False}
+    before = cpu_s(stack)
     outcome = stack.run(document, deadline_s=900)
+    spent = {name: (seconds - before.get(name, 0.0)) / steps for name, seconds in cpu_s(stack).items()}
     began = _seconds(outcome.steps[0]["committed_at"]) - outcome.steps[0]["seconds"]["step"]
     points: list[Point] = []
     n_tokens = 0
@@ -46,7 +49,18 @@ def through_services(stack: Stack, model: Path, preset: str, seed: int, steps: i
         rewards = {name: value for name, value in step["metrics"].items() if name.startswith("reward/")}
         points.append({"wall_s": _seconds(step["committed_at"]) - began, "trained_tokens": n_tokens, **rewards})
     seconds = {part: median(outcome.seconds(part)) for part in (*PARTS, *BUSY, "step")}
-    return {"how": preset, "seed": seed, "points": points, "seconds": seconds}
+    return {"how": preset, "seed": seed, "points": points, "seconds": seconds, "core_s": spent}
+
+
+def cpu_s(stack: Stack) -> dict[str, float]:
+    """Processor seconds of each service so far, its children included; workers of a kind together."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    spent: dict[str, float] = {}
+    for name, pid in stack.pids().items():
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        kind = name.rpartition("-")[0] or name
+        spent[kind] = spent.get(kind, 0.0) + sum(int(fields[index]) for index in (11, 12, 13, 14)) / ticks
+    return spent
 
 
 def in_process(model: Path, seed: int, steps: int) -> dict[str, Any]:
@@ -58,7 +72,7 @@ def in_process(model: Path, seed: int, steps: int) -> dict[str, Any]:
         subprocess.run([*argv, "--lag", "1", "--eval-episodes", "1", "--json", str(out)], check=True, stdout=sys.stderr)
         run = json.loads(out.read_text())["runs"][0]
     points = [{"wall_s": step["train_s"], **step} for step in run["steps"]]
-    return {"how": "in process", "seed": seed, "points": points, "seconds": {}}
+    return {"how": "in process", "seed": seed, "points": points, "seconds": {}, "core_s": {}}
 
 
 def _seconds(moment: str) -> float:
@@ -90,6 +104,7 @@ def summarise(runs: Sequence[dict[str, Any]]) -> report.Report:
                 "goal_missed": sum(hit is None for hit in hits),
                 "each_goal_wall_s": [hit and round(hit["wall_s"], 1) for hit in hits],
                 "parts_s": mine[len(mine) // 2]["seconds"],
+                "core_s_per_step": mine[len(mine) // 2]["core_s"],
                 "curves": [thin(run["points"]) for run in mine],
             }
         )
