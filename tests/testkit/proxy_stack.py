@@ -63,11 +63,13 @@ class RunningWorker:
         await self.service.close()
 
 
-async def start_worker(worker_id: str, *, pool: str = "default", port: int = 0, **options: Any) -> RunningWorker:
+async def start_worker(
+    worker_id: str, *, pool: str = "default", port: int = 0, engine: str = "scripted", **options: Any
+) -> RunningWorker:
     """`options` are EngineOptions' fields; the default engine makes about 200 tokens/s for each request."""
     source = MemorySource()
     engine_options = EngineOptions(**{"t0_s": 0.005, "max_len": 4096, "kv_tokens": 1 << 20, **options})
-    identity = WorkerIdentity(worker_id, "scripted", build_engine, engine_options, chunk_linger_s=0.01)
+    identity = WorkerIdentity(worker_id, engine, build_engine, engine_options, chunk_linger_s=0.01)
     service = WorkerService(identity, WeightShelf(source, 3))
     grpc_server = server()
     engine_pb2_grpc.add_EngineServicer_to_server(EngineServicer(service, stats_interval_s=0.1), grpc_server)
@@ -89,6 +91,7 @@ class Runner:
         self.updated: list[inference_pb2.WeightsUpdated] = []
         self.stats = inference_pb2.RoutingStats()
         self.lost: list[inference_pb2.WorkerLost] = []
+        self.wanted: list[int] = []
         self.error: grpc.aio.AioRpcError | None = None
         self._reader = asyncio.create_task(self._read())
 
@@ -112,6 +115,8 @@ class Runner:
                 self.updated.append(event.updated)
             case "stats":
                 self.stats = event.stats
+            case "wanted":
+                self.wanted.append(event.wanted.policy_version)
             case "lost":
                 self.lost.append(event.lost)
                 self.workers.pop(event.lost.worker_id, None)
@@ -158,6 +163,7 @@ class Runner:
 
     async def close(self) -> None:
         self._call.cancel()
+        self._reader.cancel()
         with suppress(asyncio.CancelledError):
             await self._reader
         await self._channel.close(None)
@@ -216,6 +222,7 @@ class Caller:
         self._job_id = job_id
         self.turns: dict[str, Turn] = {}
         self.error: grpc.aio.AioRpcError | None = None
+        self._writing = asyncio.Lock()  # a stream takes one write at a time
         self._reader = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
@@ -240,13 +247,21 @@ class Caller:
             **fields,
         )
 
+    async def _write(self, *commands: inference_pb2.GenerateCommand) -> None:
+        async with self._writing:
+            await self._call.write(inference_pb2.GenerateFrame(commands=commands))
+
     async def send(self, *starts: inference_pb2.StartGeneration) -> list[Turn]:
         """Start requests in one frame."""
         turns = [Turn(start) for start in starts]
         self.turns.update({turn.start.request_id: turn for turn in turns})
         commands = [inference_pb2.GenerateCommand(start=start) for start in starts]
-        await self._call.write(inference_pb2.GenerateFrame(commands=commands))
+        await self._write(*commands)
         return turns
+
+    async def tell(self, **command: Any) -> None:
+        """One command by its field's name: `tell(end=EndTrajectory(…))`."""
+        await self._write(inference_pb2.GenerateCommand(**command))
 
     async def start(self, name: str, max_new_tokens: int = 40, **fields: Any) -> Turn:
         return (await self.send(self.request(name, max_new_tokens, **fields)))[0]
@@ -259,7 +274,7 @@ class Caller:
             inference_pb2.GenerateCommand(abort=inference_pb2.AbortGeneration(request_id=turn.start.request_id))
             for turn in turns
         ]
-        await self._call.write(inference_pb2.GenerateFrame(commands=commands))
+        await self._write(*commands)
 
     async def take_up(self, turn: Turn, assignment_epoch: int) -> Turn:
         """Ask again for a turn of another stream, with the tokens that its caller has."""
@@ -270,7 +285,7 @@ class Caller:
         start.kept_token_ids.extend(turn.ids)
         again = Turn(start, turn.ids, turn.logprobs, turn.versions, turn.workers, turn.digests)
         self.turns[start.request_id] = again
-        await self._call.write(inference_pb2.GenerateFrame(commands=[inference_pb2.GenerateCommand(start=start)]))
+        await self._write(inference_pb2.GenerateCommand(start=start))
         return again
 
     async def done_writing(self) -> None:
@@ -278,6 +293,7 @@ class Caller:
 
     async def close(self) -> None:
         self._call.cancel()
+        self._reader.cancel()
         with suppress(asyncio.CancelledError):
             await self._reader
         await self._channel.close(None)

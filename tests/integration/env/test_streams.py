@@ -140,6 +140,25 @@ async def test_an_abort_ends_the_attempt_with_its_reason_and_the_turn_at_the_pro
         assert (await runner.finals(2))[1].fault.code == "unknown_attempt"
 
 
+async def test_the_proxy_hears_of_every_end_once_its_turns_are_over(env):
+    async with ScriptedProxy(lambda s: SLOW if s.key.trajectory_id == "t1" else quick(s)) as proxy:
+        async with runner_of(env, proxy) as runner:
+            for name in ("t0", "t1"):
+                await runner.assign(name)
+            await runner.until(lambda: len(runner.started) == 2)
+            await runner.abort("t1", "evicted_stale")
+            await runner.finals(2)
+            async with asyncio.timeout(5):
+                while len(proxy.ended) < 2:
+                    await asyncio.sleep(0.02)
+        assert sorted(proxy.ended) == [("t0", 1), ("t1", 1)]
+        assert [start.HasField("start_version") for start in proxy.starts if start.key.trajectory_id == "t0"] == [
+            False,
+            True,
+            True,
+        ]
+
+
 async def test_an_unknown_task_is_a_named_loss(env):
     async with ScriptedProxy(quick) as proxy, runner_of(env, proxy) as runner:
         await runner.assign("t0", task="chess")
@@ -171,6 +190,8 @@ async def test_a_proxy_that_restarts_costs_nothing(env):
         again = [s for s in proxy.starts if s.request_id == "t0/1/0"]
         assert len(again) == 2 and len(again[1].kept_token_ids) >= 1
         assert again[1].assignment_epoch > again[0].assignment_epoch
+        assert again[1].start_version == 0
+        assert proxy.named == [[], ["t0"]], "a stream begins with the trajectories that are not over"
 
 
 async def test_a_proxy_at_another_address_goes_on_with_the_open_turns(env):
@@ -183,6 +204,7 @@ async def test_a_proxy_at_another_address_goes_on_with_the_open_turns(env):
             done = await runner.final()
         assert done.n_generated_tokens == 24
         assert found.starts[0].request_id == "t0/1/0" and found.starts[0].kept_token_ids
+        assert found.named == [["t0"]]
 
 
 async def test_a_control_plane_that_restarts_loses_no_outcome(env, control):

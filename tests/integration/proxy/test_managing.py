@@ -40,7 +40,16 @@ async def test_a_runner_that_is_away_stops_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "policy", ['{"on_load": "whatever"}', "[]", '{"hw_mapping": {"a": 1}}', '{"limits": {"load_s": -1}}']
+    "policy",
+    [
+        '{"on_load": "whatever"}',
+        "[]",
+        '{"hw_mapping": {"a": 1}}',
+        '{"limits": {"load_s": -1}}',
+        '{"local_batch": 0}',
+        '{"affinity": "magic"}',
+        '{"repack_every_s": 0}',
+    ],
 )
 async def test_a_policy_that_cannot_be_followed_is_refused(policy: str) -> None:
     async with running_stack(n_workers=0) as stack:
