@@ -182,7 +182,7 @@ class Rollout:
         for engine in self.world.engines.values():
             engine.refuses.clear()
         self.join()
-        for _ in range(120):
+        for _ in range(60):
             self.world.tick(0.1)
             self.world.make_resident(self.newest, *self.world.wanted[-1:])
             self.ask()
@@ -225,7 +225,7 @@ WEIGHTS = {
 MOVES = [move for move, weight in WEIGHTS.items() for _ in range(weight)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     local_batch=st.sampled_from([None, 1, 3]),
