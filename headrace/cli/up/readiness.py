@@ -39,7 +39,9 @@ class Readiness:
                     return False
                 time.sleep(POLL_S)
         waiting = ", ".join(self._missing) or "the server"
-        raise NotReady(f"not ready after {deadline_s:g} s: {waiting} ({self._reason})")
+        # Nobody can register where the control plane is not: it is the one to look at.
+        first = waiting if self._is_serving else f"control_plane, and so {waiting}"
+        raise NotReady(f"not ready after {deadline_s:g} s: {first} ({self._reason})")
 
     def poll(self) -> bool:
         """One look. True when everything is ready."""
