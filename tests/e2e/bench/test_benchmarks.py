@@ -1,4 +1,4 @@
-"""Every benchmark runs, small, and says what it measured in the one shape that machines read."""
+"""Benchmarks run, small, and say what they measured in the one shape that machines read; no time is judged here."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-SCRIPTS = ("r2_interaction", "presets", "redundancy", "rewards", "repack", "faults")
+SCRIPTS = ("r2_interaction", "rewards", "repack", "faults")
 
 
 def run(repository: Path, name: str, *words: str, timeout_s: float = 240) -> dict[str, Any]:
@@ -33,14 +33,3 @@ def test_it_measures_something(name: str, repository: Path) -> None:
     assert document["ratio"] > 0
     if name == "faults":
         assert document["ratio"] == 1
-    if name == "r2_interaction":
-        assert document["ratio"] > 1  # the draws alone give 1.3
-
-
-@pytest.mark.timeout(300)
-def test_alpha_on_a_model_that_learns(repository: Path, tmp_path: Path) -> None:
-    from testkit.tiny_models import save_tiny_model
-
-    document = run(repository, "r4_alpha", "--model", str(save_tiny_model(tmp_path / "model")))
-    assert [row["alpha"] for row in document["rows"]] == [0, 1]
-    assert document["rows"][0]["s_train"] == "0:100%"
