@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 @dataclass
 class MemoryTables:
-    """Tables by primary key; the documents of `job` are JSON text. `now` is the database's clock; only tests move it."""
+    """Tables by primary key; documents of `job` are JSON text. `now` is the database's clock; only tests move it."""
 
     job: Row = field(
         default_factory=lambda: {"phase": "starting", "reason": None, "desired": None, "runner_state": "{}"}

@@ -14,7 +14,8 @@ INSERT INTO groups (id, job_id, ordinal, purpose, task, env_seed, admitted_versi
     SELECT 'grp_' || lpad(i::text, 6, '0'), 'job_' || 1 + i % 2, i, 'train', 'task_' || i % 3, i, i / 30,
         CASE WHEN i > 1980 THEN 'ready' WHEN i % 50 = 0 THEN 'dropped' ELSE 'taken' END, i / 30
     FROM generate_series(1, 2000) i;
-INSERT INTO attempts (trajectory_id, attempt, job_id, group_id, purpose, task, sibling, kind, state, start_version, step)
+INSERT INTO attempts
+    (trajectory_id, attempt, job_id, group_id, purpose, task, sibling, kind, state, start_version, step)
     SELECT 'trj_' || lpad(ordinal::text, 6, '0') || '_' || s, 1, job_id, id, 'train', task, s, 'first',
         CASE state WHEN 'ready' THEN 'ready' WHEN 'dropped' THEN 'failed_env' ELSE 'trained' END, step, step
     FROM groups, generate_series(0, 7) s;
@@ -91,5 +92,5 @@ async def test_no_list_reads_a_table_from_end_to_end(served: Served) -> None:
                         "metrics",
                         "events",
                     )
-                    if node["Node Type"] == "Seq Scan" and big or read > MUCH:
+                    if (node["Node Type"] == "Seq Scan" and big) or read > MUCH:
                         pytest.fail(f"{route}: {node['Node Type']} over {read} rows of {node.get('Relation Name')}")
