@@ -4,9 +4,9 @@
 
 One stack, a job for each fault: 20 jobs with one SIGKILL, spread evenly over the processes, then 10 with two (of two
 different processes, up to a second apart), each at a random moment of a job that takes about 12 s undisturbed. Tokens
-lost are those that were generated and not trained (in named exits, or discarded) beyond what jobs without a fault
-lose; `recover_s` is by how much the step in which the kill fell and the one after it took longer than two median steps;
-`extra_s` is by how much the whole job took longer than the median job without a fault.
+lost are those that engines generated and no step trained, beyond what jobs without a fault lose; attempts lost left
+under any name but `trained`. `recover_s` is by how much the step in which the kill fell and the one after it took
+longer than two median steps; `extra_s` is by how much the job took longer than the median job without a fault.
 """
 
 import os
@@ -117,11 +117,15 @@ def run(stack: Stack, model: Path, victims: tuple[str, ...], *, steps: int, dice
 
 
 def lost_tokens(outcome: Outcome) -> int:
-    """Generated and not trained, as the ledger says."""
-    recorded = outcome.ledger["recorded"]
-    by_task = recorded.get("tokens", {}).get("train", {})
-    in_exits = sum(n for states in by_task.values() for name, n in states.items() if name != "trained")
-    return in_exits + int(recorded.get("discarded_tokens", 0))
+    """Generated, as the engines count, and not trained. What a killed engine had not told yet is in neither."""
+    generated = sum(int(step["metrics"].get("generated_tokens", 0)) for step in outcome.steps)
+    return generated - sum(int(step["n_tokens"]) for step in outcome.steps)
+
+
+def lost_attempts(outcome: Outcome) -> int:
+    """Attempts that left without being trained."""
+    train = next((e for e in outcome.ledger["equations"] if e["purpose"] == "train"), {"exits": {}})
+    return sum(train["exits"].values())
 
 
 def plan(singles: int, doubles: int, dice: random.Random) -> list[tuple[str, ...]]:
@@ -155,6 +159,7 @@ def row(victims: str, runs: Sequence[Run], controls: Sequence[Run]) -> dict[str,
         "runs": len(runs),
         "finished": sum(run.outcome is not None and run.outcome.job["phase"] == "succeeded" for run in runs),
         "balanced": sum(run.outcome is not None and bool(run.outcome.ledger["balanced"]) for run in runs),
+        "attempts_lost": median([float(lost_attempts(run.outcome)) for run in ended if run.outcome]),
         "tokens_lost": median(lost),
         "tokens_lost_most": max(lost, default=float("nan")),
         "recover_s": median([recovery_s(run) for run in ended if run.killed_at]),

@@ -42,6 +42,8 @@ class Reporter:
     # -- what the links hear -------------------------------------------------------------------------------------------
 
     def worker_reported(self, status: inf_pb.WorkerStatus) -> None:
+        if status.worker_id in self._tokens and not status.generated_tokens:
+            return  # a proxy that has only just met its workers knows no counts yet
         before = self._engine_busy.get(status.worker_id, status.busy_s)
         self._busy["generation"] += max(0.0, status.busy_s - before)
         self._engine_busy[status.worker_id] = status.busy_s

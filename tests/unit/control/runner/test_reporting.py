@@ -112,6 +112,14 @@ class TestSteps:
         assert job.state.steps[1].seconds["busy/generation"] == 1.0
         assert job.state.steps[1].metrics["generated_tokens"] == 4.0
 
+    def test_a_proxy_that_knows_no_counts_yet_makes_nothing_count_twice(self) -> None:
+        reporter, (job, changes) = Reporter(), one_step()
+        for busy_s, tokens in ((0.0, 0), (10.0, 100), (0.0, 0), (11.0, 110)):
+            reporter.worker_reported(worker("w@a", busy_s, tokens))
+        reporter.close_step(job.state, job.state.steps[1], changes)
+        assert job.state.steps[1].seconds["busy/generation"] == 11.0
+        assert job.state.steps[1].metrics["generated_tokens"] == 110.0
+
     def test_busy_seconds_start_anew_with_each_step(self) -> None:
         reporter, (job, changes) = Reporter(), one_step()
         reporter.graded(3.0)
