@@ -18,7 +18,7 @@ from testkit.weight_node import RunningNode, running_node, version
 from headrace.core.weights import Manifest
 from weightstore import Publisher
 
-START_S = 30.0
+START_S = 90.0
 
 
 @dataclass
