@@ -128,24 +128,23 @@ def lost_attempts(outcome: Outcome) -> int:
     return sum(train["exits"].values())
 
 
-def plan(singles: int, doubles: int, dice: random.Random) -> list[tuple[str, ...]]:
+def plan(names: Sequence[str], singles: int, doubles: int, dice: random.Random) -> list[tuple[str, ...]]:
     """Victims of each run: processes in turn, pairs of different ones at random."""
-    one = [(PROCESSES[index % len(PROCESSES)],) for index in range(singles)]
-    two = [tuple(dice.sample(PROCESSES, 2)) for _ in range(doubles)]
+    one = [(names[index % len(names)],) for index in range(singles)]
+    two = [tuple(dice.sample(names, 2)) for _ in range(doubles)]
     return [*one, *two]
 
 
-def measure(singles: int, doubles: int, *, steps: int, seed: int) -> tuple[list[Run], list[Run]]:
+def measure(victims: Sequence[tuple[str, ...]], *, steps: int, dice: random.Random) -> tuple[list[Run], list[Run]]:
     """Runs without and with faults."""
-    dice = random.Random(seed)
     with Stack() as stack:
         model = save(stack.root / "model", ModelTiming(t0_s=0.004, train_s=0.25))
         controls = [run(stack, model, (), steps=steps, dice=dice) for _ in range(CONTROLS)]
         runs = []
-        for victims in plan(singles, doubles, dice):
-            runs.append(run(stack, model, victims, steps=steps, dice=dice))
+        for some in victims:
+            runs.append(run(stack, model, some, steps=steps, dice=dice))
             phase = runs[-1].outcome.job["phase"] if runs[-1].outcome else "not ended"
-            say(f"{'+'.join(victims)}: {phase}, good: {runs[-1].is_good}, lost {runs[-1].lost_tokens} tokens")
+            say(f"{'+'.join(some)}: {phase}, good: {runs[-1].is_good}, lost {runs[-1].lost_tokens} tokens")
     return controls, runs
 
 
@@ -192,10 +191,13 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--singles", type=int, default=20)
     parser.add_argument("--doubles", type=int, default=10)
+    parser.add_argument("--processes", default=",".join(PROCESSES), help="whom to kill; names or their beginnings")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     singles, doubles, steps = (2, 0, 4) if options.quick else (options.singles, options.doubles, 12)
-    controls, runs = measure(singles, doubles, steps=steps, seed=options.seed)
+    dice = random.Random(options.seed)
+    victims = plan(options.processes.split(","), singles, doubles, dice)
+    controls, runs = measure(victims, steps=steps, dice=dice)
     groups: dict[str, list[Run]] = {}
     for one in runs:
         groups.setdefault(one.victims[0] if len(one.victims) == 1 else "two at once", []).append(one)
