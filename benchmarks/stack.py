@@ -83,6 +83,8 @@ class Stack:
         path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         env = {**os.environ, "PYTHONPATH": path, **self.options.env}
         argv = [sys.executable, "-m", "headrace.cli", "up", "--data-dir", str(self._data_dir.root), "--http-port", "0"]
+        # The default action would end this process without the end of the block, and leave the services behind.
+        signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
         try:
             with (self.root / "up.log").open("wb") as log:
                 self._process = subprocess.Popen([*argv, *self.options.words()], env=env, stdout=log, stderr=log)
