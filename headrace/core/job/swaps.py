@@ -78,13 +78,15 @@ def advance(state: JobState, now: float, *, can_fill: bool) -> list[Action]:
         return []
     state.marks.setdefault("resident", now)
     if not _may_load(state, can_fill=can_fill):
-        return []
+        # One that was held, and is too old by now, would keep the whole job from admitting anything.
+        workers = [w for w in workers if w.serving_version is not None and not _is_useful(state, w)]
     behind = [w for w in workers if version not in (w.serving_version, w.updating_to)]
     for worker in behind:
         worker.updating_to = version
         worker.update_deadline = now + state.plan.limits.update_s
     if not behind:
         return []
+    state.marks.setdefault("loading", now)
     mode = state.plan.policy.on_load if _is_rollout_open(state) else "continue"
     return [UpdateWeights(version, mode, tuple(sorted(worker.worker_id for worker in behind)))]
 
@@ -119,6 +121,8 @@ def _expire(state: JobState, version: int, now: float) -> None:
 
 
 def _may_load(state: JobState, *, can_fill: bool) -> bool:
+    if "loading" in state.marks:
+        return True  # begun: from then on the proxy lets nothing run below this version, so a refused load is repeated
     if not any(_is_useful(state, worker) for worker in state.workers.values()):
         return True  # there is nothing to wait for
     match state.plan.policy.load_at:

@@ -80,7 +80,8 @@ def _report(where: str, found: list[Outcome], seconds: float) -> int:
     print(
         f"{len(found)} schedules {where} in {seconds:.0f} s: {n_events} events in {n_turns} turns, "
         f"{sum(o.n_lost_leases for o in found)} runners without their lease, "
-        f"longest {max(o.virtual_s for o in found):.0f} virtual s; {dict(ends.most_common())}"
+        f"longest {max(o.virtual_s for o in found):.0f} virtual s; {dict(ends.most_common())}",
+        flush=True,
     )
     for outcome in failed[:MAX_STORIES]:
         print(f"\n{outcome.failure}", file=sys.stderr)

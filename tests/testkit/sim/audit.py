@@ -69,7 +69,7 @@ class Audit:
             self._group(group)
         for attempt in rows.attempts.values():
             self._attempt(attempt, rows)
-        for step in rows.steps.values():
+        for _, step in sorted(rows.steps.items()):
             self._step(step, rows)
         self._equation(rows.job["ledger"])
         self._bounds()

@@ -227,7 +227,7 @@ class Proxy:
     def _route(self, turn: Turn) -> Worker | None:
         version = self._bound_version(turn)
         home = self.homes.get(turn.key)
-        if home is not None and home.worker_id in self.world.workers and home.is_open:
+        if home is not None and home.worker_id in self.world.workers and home.is_open and home.serving == version:
             return home
         usable = [w for w in self.world.workers.values() if w.is_open]
         if version is not None:

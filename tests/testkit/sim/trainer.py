@@ -68,7 +68,8 @@ class Trainer:
 
     def _publish(self, version: int) -> None:
         if self.is_alive:
-            digest = f"v{version}/step{self.step}/{self.worker_id}"
+            # Trainers compute other bytes, each its own; the job's model is the same for all.
+            digest = f"v{version}/step{self.step}/{self.worker_id if self.step else 'model'}"
             self.world.store.seal(version, digest)
             self.answer(did.StatePublished(version, digest, 10))
 
