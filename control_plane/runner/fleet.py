@@ -34,7 +34,6 @@ class Fleet:
         self.workers: dict[str, Process] = {}
         self.weights: Process | None = None
         self.model_files: dict[str, bytes] = {}
-        self.restore_step: int | None = None
 
     async def refresh(self) -> list[did.Event]:
         processes = await self._read()

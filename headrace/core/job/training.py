@@ -11,7 +11,6 @@ from headrace.core.job.actions import (
     CloseTraining,
     EndJob,
     PublishState,
-    RetainVersions,
 )
 from headrace.core.job.events import (
     StatePublished,
@@ -263,8 +262,3 @@ def cancel(state: JobState, reason: str, now: float) -> list[Action]:
 def _end(state: JobState) -> EndJob:
     state.is_ended = True
     return EndJob(state.phase.value, state.reason)
-
-
-def retain(state: JobState) -> list[Action]:
-    current = state.lineage.current
-    return [] if current is None else [RetainVersions(current, swaps.pinned(state))]
