@@ -64,4 +64,5 @@ def load(path: str, dtype: str, device: str) -> PreTrainedModel:
         model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype), local_files_only=True)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise ModelUnusable(f"model.path {path!r} does not load: {error}") from error
-    return model.to(device).eval()  # type: ignore[no-any-return]
+    placed: PreTrainedModel = model.to(device).eval()  # type: ignore[arg-type]
+    return placed

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from headrace.wire.trainer.v1 import trainer_pb2 as pb
 from trainer_svc.errors import StepConflict
-from trainer_svc.step import StepResult
+from trainer_svc.results import StepResult
 
 _SUMMED = (
     "n_rows",

@@ -1,19 +1,28 @@
-"""Publishing versions through the weight store: stage in the torch thread, push from the event loop."""
+"""Publishing one job's versions through the weight store, until the deadline and wherever the node is by then."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from headrace.client.weights import manifest_to_wire
+from headrace.core.weights.errors import WeightsError
 from headrace.core.weights.manifest import Manifest, VersionId
-from trainer_svc.training import Training
+from headrace.service.logging import get_logger
 from weightstore.publisher import Published, Publisher
+from weightstore.snapshot import Snapshot
 
+log = get_logger(__name__)
+
+RETRY_S = 0.3
+TRY_S = 20.0
 _KEPT_MANIFESTS = 2
+
+Stage = Callable[[Publisher], Awaitable[Snapshot]]
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A version that every node holds, sealed and verified; the control plane makes it current."""
+    """A version that the node holds, sealed and verified; the control plane makes it current."""
 
     policy_version: int
     manifest: bytes
@@ -22,32 +31,44 @@ class Publication:
     bytes_moved: int
     transport: str
 
+    @property
+    def seconds(self) -> dict[str, float]:
+        return {"push": self.push_s, "publication_stall": self.publication_stall_s}
+
 
 class VersionPublisher:
-    """Publishes one job's versions to the node at an address; the connection outlives versions and address changes."""
+    """`address` may be set at any time, also during a publication: the next try goes there."""
 
-    def __init__(self, bucket_bytes: int, timeout_s: float) -> None:
+    def __init__(self, address: str, *, bucket_bytes: int, timeout_s: float) -> None:
+        self.address = address
         self._bucket_bytes, self._timeout_s = bucket_bytes, timeout_s
         self._publisher: Publisher | None = None
-        self._address = ""
+        self._connected_to = ""
         self._manifests: dict[int, Manifest] = {}
 
-    async def publish(
-        self, training: Training, version: VersionId, address: str, run: Callable[..., Awaitable[object]]
-    ) -> Publication:
-        """Bring the parameters as they are to the node. ``run`` runs a blocking call in the torch thread.
+    async def publish(self, version: VersionId, stage: Stage) -> Publication:
+        """Bring a version to the node: a node that restarts, or is full for a moment, costs time and not the job.
 
-        A version that was published before is pushed again from its snapshot: a node that lost its bytes gets the same
-        ones. Raises WeightsError.
+        ``stage`` copies the parameters as they are. A version that was published before is pushed again from its
+        snapshot: a node that lost its bytes gets the same ones. Raises WeightsError past the deadline.
         """
-        publisher = await self._connect(address)
-        known = self._manifests.get(version.policy_version)
-        published = await self._again(publisher, known, version.epoch) if known is not None else None
-        if published is None:
-            snapshot = await run(self._stage, publisher, training, version)
-            published = await publisher.push(snapshot, epoch=version.epoch, deadline_s=self._timeout_s)  # type: ignore[arg-type]
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._timeout_s
+        while True:
+            try:
+                published = await self._try(version, stage, min(TRY_S, end - loop.time()))
+                break
+            except WeightsError as error:
+                if not error.retryable or loop.time() + RETRY_S >= end:
+                    raise
+                log.warning("push_failed", version=version.policy_version, code=error.code, reason=str(error))
+            await asyncio.sleep(RETRY_S)
         self._remember(published.manifest)
         return _publication(published)
+
+    def has(self, policy_version: int) -> bool:
+        """Whether the version was staged here lately, so that its bytes can be had again."""
+        return policy_version in self._manifests
 
     async def close(self) -> None:
         """Drop the connection."""
@@ -55,31 +76,25 @@ class VersionPublisher:
             await self._publisher.close()
             self._publisher = None
 
-    async def _again(self, publisher: Publisher, manifest: Manifest, epoch: int) -> Published | None:
-        try:
-            return await publisher.republish(manifest, epoch=epoch, deadline_s=self._timeout_s)
-        except LookupError:
-            return None
+    async def _try(self, version: VersionId, stage: Stage, timeout_s: float) -> Published:
+        publisher = await self._connect()
+        known = self._manifests.get(version.policy_version)
+        if known is not None:
+            try:
+                return await publisher.republish(known, epoch=version.epoch, deadline_s=timeout_s)
+            except LookupError:
+                pass  # its snapshot made room for later ones; the bytes are the same
+        snapshot = await stage(publisher)
+        self._remember(snapshot.manifest)
+        return await publisher.push(snapshot, epoch=version.epoch, deadline_s=timeout_s)
 
-    @staticmethod
-    def _stage(publisher: Publisher, training: Training, version: VersionId) -> object:
-        parameters = training.parameters()
-        return publisher.stage(
-            version,
-            parameters.tensors,
-            dtypes=parameters.dtypes,
-            aliases=parameters.aliases,
-            files=training.files,
-        )
-
-    async def _connect(self, address: str) -> Publisher:
+    async def _connect(self) -> Publisher:
         if self._publisher is None:
-            self._publisher = Publisher([address], bucket_bytes=self._bucket_bytes)
-            self._address = address
-        elif address and address != self._address:
+            self._publisher = Publisher([self.address], bucket_bytes=self._bucket_bytes)
+        elif self.address != self._connected_to:
             # A node that restarts has a new address and no bytes; the snapshots are what it gets them from.
-            await self._publisher.move_to([address])
-            self._address = address
+            await self._publisher.move_to([self.address])
+        self._connected_to = self.address
         return self._publisher
 
     def _remember(self, manifest: Manifest) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from headrace.service.streams import FrameWriter, first_of, pump
 from headrace.wire.trainer.v1 import trainer_pb2, trainer_pb2_grpc
-from trainer_svc.streams import Stream
+from trainer_svc.commands import Stream
 
 
 class Trainer(Protocol):

@@ -11,7 +11,7 @@ Order of a step over its rows:
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from headrace.core.packing import split_evenly
 from trainer_svc import losses
 from trainer_svc.batch import Padded, Row, micro_batches
 from trainer_svc.logprobs import token_logprobs
+from trainer_svc.results import StepResult
 
 Progress = Callable[[str, int, int], None]
 """Called with (phase, done, total)."""
@@ -64,16 +65,6 @@ class StepHooks:
 
 
 NO_HOOKS = StepHooks()
-
-
-@dataclass(slots=True)
-class StepResult:
-    """Numbers of one step; ``skip_reason`` is set when no update was made and the weights are bit-identical."""
-
-    metrics: dict[str, float] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    skip_reason: str = ""
-    n_updates: int = 0
 
 
 @dataclass(slots=True)
@@ -203,7 +194,7 @@ def _update(
     optimizer.zero_grad(set_to_none=True)
     for micro in micro_batches(rows, active, settings.max_tokens_per_microbatch, model.device):
         loss = _micro_loss(model, micro, prepared, weights, settings, reference, stats)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
     stats.grad_norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), settings.grad_clip))
     if not math.isfinite(stats.grad_norm):
         raise FloatingPointError(f"gradient norm is {stats.grad_norm}; the update was not applied")

@@ -22,7 +22,8 @@ from trainer_svc.batch import Row
 from trainer_svc.checkpoint import CheckpointInfo, TrainerState
 from trainer_svc.errors import CheckpointUnusable, Diverged
 from trainer_svc.plan import TrainingPlan
-from trainer_svc.step import Progress, StepHooks, StepResult, train_step
+from trainer_svc.results import StepResult
+from trainer_svc.step import Progress, StepHooks, train_step
 
 
 @dataclass(frozen=True, slots=True)

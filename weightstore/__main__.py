@@ -28,7 +28,7 @@ async def serve(settings: NodeSettings) -> None:
     app.on_stats = stats
     show(node)
     servicer = WeightsServicer(node, app.incarnation)
-    weights_pb2_grpc.add_WeightsServicer_to_server(servicer, app.server)  # type: ignore[no-untyped-call]
+    weights_pb2_grpc.add_WeightsServicer_to_server(servicer, app.server)
     app.add_service(weights_pb2.DESCRIPTOR.services_by_name["Weights"].full_name)
     try:
         await app.run(node.sweep_forever)

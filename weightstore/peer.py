@@ -58,7 +58,7 @@ class Peer:
         self._client = client
         self._transport = transport
         self._channel = channel(address)
-        self.stub: Any = rpc.WeightsStub(self._channel)  # type: ignore[no-untyped-call]
+        self.stub: Any = rpc.WeightsStub(self._channel)
         self._session: Session | None = None
         self._lock = asyncio.Lock()
         self._farewells: set[asyncio.Task[None]] = set()

@@ -37,8 +37,8 @@ class Fleet:
 
     async def refresh(self) -> list[did.Event]:
         processes = await self._read()
+        self._follow_weights(processes)
         events: list[did.Event] = []
-        events += self._follow_weights(processes)
         events += await self._follow_trainer(processes)
         events += await self._follow_proxy(processes)
         events += self._follow_workers(processes)
@@ -57,10 +57,16 @@ class Fleet:
                     is_changed |= bool(await directory.assign(connection, self._job_id, kind, missing))
             return await directory.live(connection) if is_changed else processes
 
-    def _follow_weights(self, processes: list[Process]) -> list[did.Event]:
+    def _follow_weights(self, processes: list[Process]) -> None:
+        """A node that is away stays known: it will be back, elsewhere and empty, and the trainer has to hear where."""
         found = directory.of_kind(processes, "weights")
-        self.weights = found[0] if found else None
-        return []
+        if not found:
+            return
+        before, self.weights = self.weights, found[0]
+        if self.trainer is not None and before is not None and before.address != self.weights.address:
+            log.info("weights_moved", address=self.weights.address, worker_id=self.weights.worker_id)
+            moved = trn_pb.SetWeights(weights_address=self.weights.address)
+            self.trainer.send([trn_pb.TrainerCommand(weights=moved)])
 
     async def _follow_trainer(self, processes: list[Process]) -> list[did.Event]:
         found = directory.of_kind(processes, "trainer", self._job_id)

@@ -8,7 +8,7 @@ from control_plane.runner.fleet import Fleet
 from control_plane.runner.probe import Prober
 from control_plane.runner.turn import StoredManifest
 from headrace.client import assignments, training
-from headrace.client.weights import WeightsClient
+from headrace.client.weights import WeightsClient, manifest_from_wire
 from headrace.core.job import actions as do
 from headrace.core.job.rows import Key
 from headrace.core.weights.errors import NotResident, WeightsError
@@ -81,7 +81,7 @@ class Performer:
             case do.TrainStep():
                 self._spawn(self._train(action))
             case do.PublishState():
-                self._to_trainer(training.publish_to_wire(action, weights_address=self._weights_address))
+                self._to_trainer(training.publish_to_wire(action))
             case do.CloseTraining(export_path):
                 self._to_trainer(trn_pb.TrainerCommand(close=trn_pb.CloseTraining(export_path=export_path)))
 
@@ -125,8 +125,8 @@ class Performer:
             await client.commit(self._job_id, version, manifest.digest, epoch=self._epoch)
         except NotResident:
             # The node lost its bytes; the trainer still has them and publishes the same number again.
-            publish = trn_pb.PublishState(policy_version=version, weights_address=self._weights_address)
-            self._to_trainer(trn_pb.TrainerCommand(publish=publish))
+            lost = manifest_from_wire(manifest.data).version
+            self._to_trainer(training.publish_to_wire(do.PublishState(lost.policy_version, lost.parent, lost.step)))
             return
         except WeightsError as error:
             log.warning("commit_on_node_failed", policy_version=version, reason=str(error))
@@ -160,7 +160,7 @@ class Performer:
 
     async def _train(self, action: do.TrainStep) -> None:
         probe = await self._prober.samples(action.policy_version)
-        self._to_trainer(training.step_to_wire(action, weights_address=self._weights_address, probe=probe))
+        self._to_trainer(training.step_to_wire(action, probe=probe))
 
     async def close(self, *, is_over: bool) -> None:
         for task in list(self._background):

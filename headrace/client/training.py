@@ -6,7 +6,7 @@ from headrace.core.job.rows import BatchGroup, BatchMember
 from headrace.wire.trainer.v1 import trainer_pb2 as pb
 
 
-def step_to_wire(action: do.TrainStep, *, weights_address: str, probe: list[pb.ProbeSample]) -> pb.TrainerCommand:
+def step_to_wire(action: do.TrainStep, *, probe: list[pb.ProbeSample]) -> pb.TrainerCommand:
     return pb.TrainerCommand(
         train=pb.TrainStep(
             step=action.step,
@@ -15,7 +15,6 @@ def step_to_wire(action: do.TrainStep, *, weights_address: str, probe: list[pb.P
             publish_version=action.publish_version,
             groups=[_group_to_wire(group) for group in action.groups],
             probe=probe,
-            weights_address=weights_address,
             part=action.part,
             n_parts=action.n_parts,
         )
@@ -40,12 +39,11 @@ def _member_to_wire(member: BatchMember) -> pb.TrainMember:
     )
 
 
-def publish_to_wire(action: do.PublishState, *, weights_address: str) -> pb.TrainerCommand:
+def publish_to_wire(action: do.PublishState) -> pb.TrainerCommand:
     return pb.TrainerCommand(
         publish=pb.PublishState(
             policy_version=action.policy_version,
             parent_version=action.parent_version,
             step=action.step,
-            weights_address=weights_address,
         )
     )

@@ -33,7 +33,7 @@ def build_model(config: Mapping[str, Any], dtype: torch.dtype = torch.float32) -
     fields = {key: value for key, value in config.items() if key not in ("model_type", "dtype", "torch_dtype")}
     try:
         resolved = AutoConfig.for_model(config["model_type"], **fields)
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(resolved, dtype=dtype)  # type: ignore[no-untyped-call]
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(resolved, dtype=dtype)
     except (ValueError, KeyError, TypeError) as error:
         raise UnsupportedModel(f"model_type {config.get('model_type')!r} cannot be built: {error}") from error
     model.train(False)

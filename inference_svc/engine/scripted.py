@@ -90,7 +90,9 @@ class LengthScript:
                 length = token_ids[place + 1 : place + 4]
                 if len(length) < 3 or not set(length) <= set(self.digits):
                     return None
-                wanted = sum(self.digits.index(token) * 10**power for power, token in enumerate(reversed(length)))
+                wanted = 0
+                for token in length:
+                    wanted = 10 * wanted + self.digits.index(token)
                 return wanted - (len(token_ids) - place - 4)
         return None
 

@@ -69,7 +69,7 @@ class EngineLink:
             await self._task
 
     def _make_stream(self) -> StreamClient[engine_pb2.EngineCommand, engine_pb2.EngineEvent]:
-        stub = engine_pb2_grpc.EngineStub(self._channel)  # type: ignore[no-untyped-call]
+        stub = engine_pb2_grpc.EngineStub(self._channel)
         return StreamClient(
             stub.Run,
             Frames(lambda items: engine_pb2.EngineFrame(commands=items), lambda frame: frame.events, _size),

@@ -20,7 +20,7 @@ async def serve(settings: ProxySettings) -> None:
     """Build the parts, serve, and release everything."""
     app = ServiceApp(settings, kind="proxy")
     service = ProxyService(app.worker_id, settings)
-    inference_pb2_grpc.add_InferenceServicer_to_server(InferenceServicer(service), app.server)  # type: ignore[no-untyped-call]
+    inference_pb2_grpc.add_InferenceServicer_to_server(InferenceServicer(service), app.server)
     app.add_service(SERVICE_NAME)
     app.on_stats = service.stats
     ProxyMetrics(service.stats)

@@ -57,10 +57,10 @@ def _build_hf(options: EngineOptions, files: Mapping[str, bytes]) -> tuple[Engin
 
 def _build_scripted(options: EngineOptions, files: Mapping[str, bytes]) -> tuple[Engine, Limits]:
     try:
-        config = json.loads(files[CONFIG_FILE]) if CONFIG_FILE in files else {"vocab_size": options.vocab_size}
-        vocab_size = int(config["vocab_size"])
+        config = json.loads(files.get(CONFIG_FILE, b"{}"))
+        vocab_size = int(config["vocab_size"]) if CONFIG_FILE in files else options.vocab_size
         script = _length_script(config.get("scripted") or {})
-        timing = {name: float(value) for name, value in ((config.get("scripted") or {}).get("engine") or {}).items()}
+        timing: dict[str, Any] = {k: float(v) for k, v in ((config.get("scripted") or {}).get("engine") or {}).items()}
         settings = replace(
             ScriptedSettings(
                 vocab_size=vocab_size,

@@ -43,7 +43,7 @@ async def serve(settings: WorkerSettings) -> None:
     )
     service = WorkerService(identity, WeightShelf(Puller(), settings.max_resident))
     servicer = EngineServicer(service, stats_interval_s=settings.stats_interval_s)
-    engine_pb2_grpc.add_EngineServicer_to_server(servicer, app.server)  # type: ignore[no-untyped-call]
+    engine_pb2_grpc.add_EngineServicer_to_server(servicer, app.server)
     app.add_service(SERVICE_NAME)
     app.on_drain = servicer.close
     app.on_stats = lambda: _heartbeat(service)

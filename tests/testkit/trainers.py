@@ -101,14 +101,16 @@ class Rig:
     def client(self) -> Client:
         return Client(self.stub.Run())
 
-    async def open(self, spec: str, *, epoch: int = 1, restore_step: int | None = None) -> tuple[Client, Any]:
+    async def open(
+        self, spec: str, *, epoch: int = 1, restore_step: int | None = None, weights_address: str = ""
+    ) -> tuple[Client, Any]:
         client = self.client()
         await client.send(
             open=pb.OpenTraining(
                 job_id="job",
                 job_epoch=epoch,
                 spec_json=spec,
-                weights_address=self.node.address,
+                weights_address=weights_address or self.node.address,
                 restore_step=restore_step,
             )
         )
@@ -140,7 +142,6 @@ class Rig:
             policy_version=number - 1,
             publish_version=number if publish is None else publish,
             groups=groups or [self.group(1.0, 0.0)],
-            weights_address=self.node.address,
         )
 
 

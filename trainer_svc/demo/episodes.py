@@ -77,8 +77,7 @@ class Player:
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, generator: torch.Generator) -> None:
         self._model, self._tokenizer, self._generator = model, tokenizer, generator
         self._end, self._pad = tokenizer.eos_token_id, tokenizer.pad_token_id
-        user, assistant = tokenizer.convert_tokens_to_ids([USER, ASSISTANT])
-        self._user, self._assistant = user, assistant
+        self._user, self._assistant = (int(tokenizer.vocab[word]) for word in (USER, ASSISTANT))
         self._encoded: dict[str, list[int]] = {}
 
     @torch.no_grad()
@@ -156,7 +155,8 @@ class Player:
         lane.episode.logprobs.append(logprob)
 
     def _step(self, task: TaskSpec, lane: _Lane, turn: list[int]) -> None:
-        answer = self._tokenizer.decode([token for token in turn if token != self._end], skip_special_tokens=False)
+        kept = [token for token in turn if token != self._end]
+        answer = str(self._tokenizer.decode(kept, skip_special_tokens=False))
         observation, reward, is_terminated, is_truncated, info = lane.environment.step(answer)
         lane.episode.answers.append(answer)
         lane.episode.reward += reward or 0.0

@@ -27,7 +27,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(model)
     words = "|".join(WORDS)
     entry = Split(Regex(rf"{words}|\S"), behavior="isolated")
-    tokenizer.pre_tokenizer = Sequence([WhitespaceSplit(), entry])  # type: ignore[list-item]
+    tokenizer.pre_tokenizer = Sequence([WhitespaceSplit(), entry])
     tokenizer.decoder = Fuse()
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

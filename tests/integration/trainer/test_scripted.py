@@ -122,12 +122,10 @@ async def test_a_restored_trainer_stands_at_its_checkpoint_with_the_same_weights
 
 
 async def test_a_node_that_comes_back_elsewhere_gets_the_version(rig: Rig, model: Path) -> None:
-    client, _ = await rig.open(spec_json(model))
-    lost = rig.step(1)
-    lost.weights_address = "127.0.0.1:1"
-    await client.send(train=lost)
-    await client.expect("progress")
+    client, _ = await rig.open(spec_json(model), weights_address="127.0.0.1:1")
     await client.send(train=rig.step(1))
+    await client.expect("progress")
+    await client.send(weights=pb.SetWeights(weights_address=rig.node.address))
     assert len(await pulled(rig, (await client.expect("finished")).manifest)) == 64
 
 

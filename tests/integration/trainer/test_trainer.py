@@ -105,15 +105,24 @@ async def test_a_stream_that_breaks_in_a_step_finds_its_answer_on_the_next(rig: 
 
 async def test_a_weight_node_that_comes_back_elsewhere_gets_the_version(tmp_path: Path, model: Path) -> None:
     async with running_trainer(tmp_path / "data") as rig:
-        client, _ = await rig.open(spec_json(model))
-        lost = rig.step(1)
-        lost.weights_address = "127.0.0.1:1"
-        await client.send(train=lost)
-        await client.expect("progress")
+        client, _ = await rig.open(spec_json(model), weights_address="127.0.0.1:1")
         await client.send(train=rig.step(1))
-        done = await client.expect("finished")
-        assert (await client.expect("finished")).manifest == done.manifest
-        assert await pulled(rig, done.manifest)
+        await client.expect("progress")
+        await client.send(weights=pb.SetWeights(weights_address=rig.node.address))
+        assert await pulled(rig, (await client.expect("finished")).manifest)
+
+
+async def test_a_version_whose_bytes_were_lost_is_published_again_after_later_steps(rig: Rig, model: Path) -> None:
+    client, _ = await rig.open(spec_json(model))
+    await client.send(train=rig.step(1))
+    first = (await client.expect("finished")).manifest
+    await client.send(train=rig.step(2))
+    await client.expect("finished")
+    await client.expect("checkpoint")
+    await client.send(publish=pb.PublishState(policy_version=1, parent_version=0, step=1))
+    assert manifest_from_wire((await client.expect("published")).manifest).digest == manifest_from_wire(first).digest
+    await client.send(publish=pb.PublishState(policy_version=7, step=1))
+    assert (await client.expect("fault")).fault.code == "step_conflict"
 
 
 async def test_an_older_runner_is_fenced(rig: Rig, model: Path) -> None:

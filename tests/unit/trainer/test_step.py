@@ -11,7 +11,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from trainer_svc.batch import Row, pad_rows
 from trainer_svc.logprobs import token_logprobs
-from trainer_svc.step import StepHooks, StepResult, StepSettings, train_step
+from trainer_svc.results import StepResult
+from trainer_svc.step import StepHooks, StepSettings, train_step
 
 MIXED = [
     row(9, 3, 1.0, seed=1),

@@ -14,18 +14,20 @@ class TrainerFrame(_message.Message):
     def __init__(self, commands: _Optional[_Iterable[_Union[TrainerCommand, _Mapping]]] = ...) -> None: ...
 
 class TrainerCommand(_message.Message):
-    __slots__ = ("open", "train", "checkpoint", "close", "publish")
+    __slots__ = ("open", "train", "checkpoint", "close", "publish", "weights")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     TRAIN_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
     PUBLISH_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     open: OpenTraining
     train: TrainStep
     checkpoint: SaveCheckpoint
     close: CloseTraining
     publish: PublishState
-    def __init__(self, open: _Optional[_Union[OpenTraining, _Mapping]] = ..., train: _Optional[_Union[TrainStep, _Mapping]] = ..., checkpoint: _Optional[_Union[SaveCheckpoint, _Mapping]] = ..., close: _Optional[_Union[CloseTraining, _Mapping]] = ..., publish: _Optional[_Union[PublishState, _Mapping]] = ...) -> None: ...
+    weights: SetWeights
+    def __init__(self, open: _Optional[_Union[OpenTraining, _Mapping]] = ..., train: _Optional[_Union[TrainStep, _Mapping]] = ..., checkpoint: _Optional[_Union[SaveCheckpoint, _Mapping]] = ..., close: _Optional[_Union[CloseTraining, _Mapping]] = ..., publish: _Optional[_Union[PublishState, _Mapping]] = ..., weights: _Optional[_Union[SetWeights, _Mapping]] = ...) -> None: ...
 
 class OpenTraining(_message.Message):
     __slots__ = ("job_id", "job_epoch", "spec_json", "weights_address", "restore_step")
@@ -42,26 +44,29 @@ class OpenTraining(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., job_epoch: _Optional[int] = ..., spec_json: _Optional[str] = ..., weights_address: _Optional[str] = ..., restore_step: _Optional[int] = ...) -> None: ...
 
 class PublishState(_message.Message):
-    __slots__ = ("policy_version", "parent_version", "step", "weights_address")
+    __slots__ = ("policy_version", "parent_version", "step")
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     PARENT_VERSION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
-    WEIGHTS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     policy_version: int
     parent_version: int
     step: int
+    def __init__(self, policy_version: _Optional[int] = ..., parent_version: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+
+class SetWeights(_message.Message):
+    __slots__ = ("weights_address",)
+    WEIGHTS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     weights_address: str
-    def __init__(self, policy_version: _Optional[int] = ..., parent_version: _Optional[int] = ..., step: _Optional[int] = ..., weights_address: _Optional[str] = ...) -> None: ...
+    def __init__(self, weights_address: _Optional[str] = ...) -> None: ...
 
 class TrainStep(_message.Message):
-    __slots__ = ("step", "batch_digest", "policy_version", "publish_version", "groups", "probe", "weights_address", "part", "n_parts")
+    __slots__ = ("step", "batch_digest", "policy_version", "publish_version", "groups", "probe", "part", "n_parts")
     STEP_FIELD_NUMBER: _ClassVar[int]
     BATCH_DIGEST_FIELD_NUMBER: _ClassVar[int]
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     PUBLISH_VERSION_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     PROBE_FIELD_NUMBER: _ClassVar[int]
-    WEIGHTS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     N_PARTS_FIELD_NUMBER: _ClassVar[int]
     step: int
@@ -70,10 +75,9 @@ class TrainStep(_message.Message):
     publish_version: int
     groups: _containers.RepeatedCompositeFieldContainer[TrainGroup]
     probe: _containers.RepeatedCompositeFieldContainer[ProbeSample]
-    weights_address: str
     part: int
     n_parts: int
-    def __init__(self, step: _Optional[int] = ..., batch_digest: _Optional[str] = ..., policy_version: _Optional[int] = ..., publish_version: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[TrainGroup, _Mapping]]] = ..., probe: _Optional[_Iterable[_Union[ProbeSample, _Mapping]]] = ..., weights_address: _Optional[str] = ..., part: _Optional[int] = ..., n_parts: _Optional[int] = ...) -> None: ...
+    def __init__(self, step: _Optional[int] = ..., batch_digest: _Optional[str] = ..., policy_version: _Optional[int] = ..., publish_version: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[TrainGroup, _Mapping]]] = ..., probe: _Optional[_Iterable[_Union[ProbeSample, _Mapping]]] = ..., part: _Optional[int] = ..., n_parts: _Optional[int] = ...) -> None: ...
 
 class TrainGroup(_message.Message):
     __slots__ = ("group_id", "task", "members")
