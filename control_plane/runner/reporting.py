@@ -19,6 +19,7 @@ from headrace.core.job.rows import Attempt, BatchGroup, GroupState, Step
 from headrace.core.job.state import Changes, JobState
 from headrace.core.ledger import AttemptState
 from headrace.wire.inference.v1 import inference_pb2 as inf_pb
+from headrace.wire.trainer.v1 import trainer_pb2 as trn_pb
 
 WALL_PARTS = ("exposed_pull", "load", "buffer_wait", "train_wall")
 
@@ -32,7 +33,7 @@ class Reporter:
         self._busy: defaultdict[str, float] = defaultdict(float)
         self._moved: dict[int, defaultdict[str, float]] = {}
         self.routing: dict[str, Any] = {}
-        self.trainer: dict[str, Any] = {}
+        self._trainer: trn_pb.StepProgress | None = None
         self._recent: dict[str, float] = {}
         self._last_step: dict[str, float] = {}
         self._step_s: deque[float] = deque(maxlen=10)
@@ -67,6 +68,9 @@ class Reporter:
         self.routing = {
             field.name: dict(value) if isinstance(value, Mapping) else value for field, value in stats.ListFields()
         }
+
+    def trainer_progressed(self, progress: trn_pb.StepProgress) -> None:
+        self._trainer = progress
 
     def graded(self, seconds: float) -> None:
         self._busy["reward"] += seconds
@@ -128,7 +132,7 @@ class Reporter:
             "eta_s": None if per_step is None else round(per_step * left, 1),
             "updated_at": now,
             "policy_version": state.lineage.current,
-            "training": state.training,
+            "training": self._training(state),
             "train_reward": {name.removeprefix("reward/"): value for name, value in self._recent.items()},
             "evaluated": state.evaluated,
             "evaluating": _evaluating(state),
@@ -142,6 +146,15 @@ class Reporter:
             "censoring": state.censoring.report(),
             "flow": state.buffer.summary(now),
         }
+
+    def _training(self, state: JobState) -> dict[str, Any] | None:
+        """What the trainer is at; None between steps."""
+        if state.training is None:
+            return None
+        told = self._trainer
+        if told is None or told.step != state.training:
+            return {"step": state.training, "phase": "sent", "done": 0, "of": 0}
+        return {"step": told.step, "phase": told.phase, "done": told.done, "of": told.total}
 
 
 def _evaluating(state: JobState) -> dict[str, int] | None:

@@ -216,7 +216,7 @@ class Runner:
         self._fleet.model_files = dict(opened.model_files)
 
     def trainer_progressed(self, progress: trn_pb.StepProgress) -> None:
-        self._turns.reporter.trainer = {"step": progress.step, "phase": progress.phase, "done": progress.done}
+        self._turns.reporter.trainer_progressed(progress)
 
     def weights_moved(self, moved: inf_pb.WeightsPrefetched | inf_pb.WeightsUpdated) -> None:
         self._turns.reporter.weights_moved(moved)

@@ -10,6 +10,12 @@ const N_STEPS = 60;
 const METRICS = ["reward/*", "loss", "grad_norm", "clip_fraction", "logprob_gap/mean"];
 const WISHES = { pause: ["starting", "running"], resume: ["pausing", "paused"], cancel: ["queued", "starting", "running", "pausing", "paused"] };
 
+// The trainer's place in its step.
+function atWork(training) {
+  if (!training) return "–";
+  return `step ${training.step}: ${training.phase.replaceAll("_", " ")}${training.of > 1 ? ` ${training.done} of ${training.of}` : ""}`;
+}
+
 function overview(job, act) {
   const progress = job.progress;
   const buttons = Object.entries(WISHES).map(([wish, phases]) => h("button", { disabled: !phases.includes(job.phase) && "", onclick: () => act(wish) }, wish));
@@ -24,6 +30,7 @@ function overview(job, act) {
       ["policy version", job.current_version],
       ["largest trained lag", progress.max_trained_lag],
       ["in flight", progress.in_flight],
+      ["in training", atWork(progress.training)],
       ["started", when(job.started_at)],
       ["ended", when(job.finished_at)],
       ...(job.result.model ? [["model", job.result.model]] : []),

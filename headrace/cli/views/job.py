@@ -67,8 +67,16 @@ def overview(job: Mapping[str, Any]) -> Table:
         values["eta"] = duration(progress["eta_s"])
     if detail := read_snapshot(job).detail:
         values["now"] = detail
+    if job["phase"] not in TERMINAL and (training := progress.get("training")):
+        values["in training"] = _at_work(training)
     values |= {name: str(told) for name, told in (job.get("result") or {}).items() if name in ("model", "wall_s")}
     return facts("", values)
+
+
+def _at_work(training: Mapping[str, Any]) -> str:
+    """The trainer's place in its step."""
+    counted = f" {training['done']} of {training['of']}" if training["of"] > 1 else ""
+    return f"step {training['step']}: {training['phase'].replace('_', ' ')}{counted}"
 
 
 def success(job: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> Table:

@@ -164,7 +164,10 @@ class AsyncBlock(Block):
     repack: bool | None = Field(None, description="Merge the long tail of one version onto fewer workers.")
     local_batch: Count | None = Field(None, description="Trajectories a worker starts per version; null: no limit.")
     overcommit: Annotated[float, Field(ge=1, le=1e6)] | None = Field(None, description="Factor on the admission bound.")
-    max_inflight: Count | None = Field(None, description="Most attempts in flight; null: as many as slots allow.")
+    max_inflight: Count | None = Field(
+        None,
+        description="Most training attempts in the making, until their group is ready; null: as many as slots allow.",
+    )
 
 
 class AffinityBlock(Block):

@@ -31,6 +31,7 @@ JOB: dict[str, Any] = {
             "10": {"lake/sampled": 0.75, "lake/greedy": 0.5},
         },
         "seconds": {"step": 1.5},
+        "training": {"step": 3, "phase": "old_logprobs", "done": 1, "of": 4},
         "eta_s": 96.0,
         "max_trained_lag": 1,
         "in_flight": 20,
@@ -168,6 +169,12 @@ def test_a_list_tells_reward_time_and_lag() -> None:
     [running] = lines_with(shown, "job_1")
     expect(running, ["look", "running", "lake 0.500", "2/60", "1.5 s", "1m36s"])
     assert lines_with(shown, "job_2", "failed", "-")
+
+
+def test_a_job_tells_where_it_and_its_trainer_are() -> None:
+    shown = render(job.overview(JOB))
+    assert lines_with(shown, "in training", "step 3: old logprobs 1 of 4")
+    assert "in training" not in render(job.overview({**JOB, "phase": "succeeded"}))
 
 
 def test_success_shows_the_curve_and_the_change_held_out() -> None:

@@ -10,6 +10,7 @@ from headrace.core.job import events as did
 from headrace.core.job.rows import SegmentRow
 from headrace.core.job.state import Changes
 from headrace.wire.inference.v1 import inference_pb2 as inf_pb
+from headrace.wire.trainer.v1 import trainer_pb2 as trn_pb
 
 ALPHA_0 = make_policy(alpha=0)
 
@@ -177,6 +178,14 @@ class TestProgress:
         job.finish_group(job.groups[0])
         shown = Reporter().progress(job.state, 0.0)["buffer"]
         assert (shown["open"], shown["complete"], shown["ready"]) == (3, 0, 1)
+
+    def test_what_the_trainer_is_at(self) -> None:
+        job, reporter = running(groups=1, max_steps=4, policy=ALPHA_0), Reporter()
+        assert reporter.progress(job.state, 0.0)["training"] is None
+        job.finish_all()
+        assert reporter.progress(job.state, 0.0)["training"] == {"step": 1, "phase": "sent", "done": 0, "of": 0}
+        reporter.trainer_progressed(trn_pb.StepProgress(step=1, phase="update", done=1, total=2))
+        assert reporter.progress(job.state, 0.0)["training"] == {"step": 1, "phase": "update", "done": 1, "of": 2}
 
     def test_an_evaluation_that_runs(self) -> None:
         job = running(groups=1, evaluation={"episodes": 3})
