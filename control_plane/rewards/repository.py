@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
@@ -20,6 +21,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.dml import ReturningInsert
 
 from control_plane.db.tables import attempts, jobs, rewards, workers
 
@@ -56,18 +58,22 @@ async def add(connection: AsyncConnection, rows: Sequence[Mapping[str, Any]]) ->
     """
     if not rows:
         return set()
-    statement = insert(rewards).values([dict(row) for row in rows])
+    written = await connection.execute(_add(), [dict(row) for row in rows])
+    return {(trajectory, attempt, name) for trajectory, attempt, name in written}
+
+
+@cache
+def _add() -> ReturningInsert[Any]:
+    """The statement, made once: making and compiling it costs more than running it."""
+    statement = insert(rewards)
     fresh = statement.excluded
     may_retry = case((rewards.c.fault["retryable"].as_boolean(), True), else_=False)
     names = ("state", "score", "components", "fault", "try", "grader_s", "queue_s", "worker_id")
-    written = await connection.execute(
-        statement.on_conflict_do_update(
-            index_elements=[rewards.c.trajectory_id, rewards.c.attempt, rewards.c.reward_name],
-            set_={**{name: fresh[name] for name in names}, "reported_at": func.now()},
-            where=and_(rewards.c.state == "unscorable", may_retry, rewards.c["try"] < fresh["try"]),
-        ).returning(rewards.c.trajectory_id, rewards.c.attempt, rewards.c.reward_name)
-    )
-    return {(trajectory, attempt, name) for trajectory, attempt, name in written}
+    return statement.on_conflict_do_update(
+        index_elements=[rewards.c.trajectory_id, rewards.c.attempt, rewards.c.reward_name],
+        set_={**{name: fresh[name] for name in names}, "reported_at": func.now()},
+        where=and_(rewards.c.state == "unscorable", may_retry, rewards.c["try"] < fresh["try"]),
+    ).returning(rewards.c.trajectory_id, rewards.c.attempt, rewards.c.reward_name)
 
 
 async def count_duplicates(connection: AsyncConnection, keys: Mapping[Key, int]) -> None:
