@@ -73,24 +73,27 @@ class Ledger:
 
     def check(self, in_flight: Iterable[tuple[str, str]]) -> None:
         """Raises LedgerError unless issued = closed + in flight for every purpose and task."""
-        for key, (issued, closed, live) in self._sides(in_flight).items():
+        for key, (issued, closed, live) in self._sides(Counter(in_flight)).items():
             if issued != closed + live:
                 raise LedgerError(f"{key}: issued {issued} != closed {closed} + in flight {live}")
 
-    def _sides(self, in_flight: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, int, int]]:
+    def _sides(self, live: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], tuple[int, int, int]]:
         """Issued, closed and in flight of every purpose and task."""
-        live = Counter(in_flight)
         closed: Counter[tuple[str, str]] = Counter()
         for (purpose, task, _), count in self.closed.items():
             closed[purpose, task] += count
         return {
-            key: (self.issued[key], closed[key], live[key]) for key in self.issued.keys() | closed.keys() | live.keys()
+            key: (self.issued[key], closed[key], live.get(key, 0))
+            for key in self.issued.keys() | closed.keys() | live.keys()
         }
 
     def to_json(self, in_flight: Iterable[tuple[str, str, str]]) -> dict[str, object]:
         """What is stored with the job: both sides of the equation, by purpose and task, and tokens by final state."""
         live = Counter(in_flight)
-        sides = self._sides((purpose, task) for purpose, task, _ in live.elements())
+        by_task: Counter[tuple[str, str]] = Counter()
+        for (purpose, task, _), count in live.items():
+            by_task[purpose, task] += count
+        sides = self._sides(by_task)
         return {
             "issued": _nest(self.issued),
             "closed": _nest(self.closed),
@@ -111,14 +114,12 @@ class Ledger:
         return ledger
 
 
-def _nest(counts: Mapping[Any, int]) -> dict[str, object]:
-    tree: dict[str, object] = {}
+def _nest(counts: Mapping[Any, int]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
     for path, count in sorted(counts.items()):
         node = tree
         for name in path[:-1]:
-            child = node.setdefault(name, {})
-            assert isinstance(child, dict)
-            node = child
+            node = node.setdefault(name, {})
         node[path[-1]] = count
     return tree
 

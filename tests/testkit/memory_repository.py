@@ -4,7 +4,6 @@ Rows are the database's own (control_plane.runner.rows) and pass through JSON wh
 comes back is what PostgreSQL would give. A turn is written whole or not at all.
 """
 
-import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -134,7 +133,7 @@ class _Rows:
             "progress": turn.progress,
             "result": turn.result,
         }
-        job |= {name: json.dumps(value) for name, value in documents.items() if value is not None}
+        job |= {name: _encode(value) for name, value in documents.items() if value is not None}
         return cls(
             {group.id: rows.group_to_row(job_id, group) for group in changes.groups},
             {tuple(a.key): _as_stored(rows.attempt_to_row(job_id, a)) for a in changes.attempts},
@@ -189,8 +188,11 @@ def _as_stored(row: Row) -> Row:
     return {name: _json(value) if isinstance(value, dict | list) else value for name, value in row.items()}
 
 
+_encode = json.JSONEncoder(check_circular=False).encode
+
+
 def _json(value: Any) -> Any:
-    return json.loads(json.dumps(value)) if value else copy.copy(value)
+    return json.loads(_encode(value)) if value else value.copy()
 
 
 def _version(row: Row) -> Version:

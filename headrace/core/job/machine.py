@@ -113,7 +113,7 @@ class JobMachine:
         actions = taking.evict(state, now)
         actions += swaps.advance(state, now, can_fill=self._can_fill(now))
         actions += taking.take(state, now)
-        actions += outcomes.score_waiting(state, now) if state.plan.policy.reward == "at_end_of_batch" else []
+        actions += outcomes.score_waiting(state, now)
         actions += evaluation.start(state, now)
         actions += admission.admit(state, now)
         actions += pausing.settle(state)

@@ -81,7 +81,9 @@ def finished(state: JobState, event: AttemptFinished, now: float) -> list[Action
         return actions + _scored(state, attempt, now)
     if attempt.purpose == "train":
         actions += groups.settle(state, state.groups[attempt.group_id], now)
-    return actions + score_waiting(state, now)
+    if state.plan.policy.reward == "at_end_of_trajectory" and attempt.state is AttemptState.SCORING:
+        actions.append(_score(state, attempt, now))
+    return actions
 
 
 def _record(state: JobState, attempt: Attempt, event: AttemptFinished, now: float) -> None:
@@ -107,11 +109,12 @@ def _record(state: JobState, attempt: Attempt, event: AttemptFinished, now: floa
 
 
 def score_waiting(state: JobState, now: float) -> list[Action]:
-    """Sends rewards to be computed: when a trajectory ends, or when the last one of the batch has."""
+    """With `at_end_of_batch`: sends rewards to be computed when the last trajectory of the batch has ended."""
+    if state.plan.policy.reward != "at_end_of_batch":
+        return []
     waiting = [a for a in state.attempts.values() if a.state is AttemptState.SCORING and a.reward_deadline is None]
-    if state.plan.policy.reward == "at_end_of_batch":
-        running = any(a.purpose == "train" and a.state in _GENERATING for a in state.attempts.values())
-        waiting = [a for a in waiting if a.purpose == "eval" or not running]
+    running = any(a.purpose == "train" and a.state in _GENERATING for a in state.attempts.values())
+    waiting = [a for a in waiting if a.purpose == "eval" or not running]
     return [_score(state, attempt, now) for attempt in waiting if attempt.pending_rewards]
 
 

@@ -198,14 +198,14 @@ class Audit:
         """Both sides as recorded against a count of the rows; tokens of what has left as well."""
         ledger = json.loads(stored) if isinstance(stored, str) else stored
         states = {name: count for name, count in self.counts.items() if count}
-        issued: dict[tuple[str, ...], int] = {}
+        issued: dict[tuple[str, str], int] = {}
         for (purpose, task, _), count in states.items():
             issued[purpose, task] = issued.get((purpose, task), 0) + count
-        assert issued == _flat(ledger["issued"]), ("issued: rows, ledger", issued, ledger["issued"])
-        recorded = _flat(ledger["closed"]) | _flat(ledger["in_flight"])
+        assert issued == _of_two(ledger["issued"]), ("issued: rows, ledger", issued, ledger["issued"])
+        recorded = _of_three(ledger["closed"]) | _of_three(ledger["in_flight"])
         assert states == recorded, ("states: rows, ledger", states, recorded)
         tokens = {name: count for name, count in self.tokens.items() if count}
-        stored_tokens = {name: count for name, count in _flat(ledger["tokens"]).items() if count}
+        stored_tokens = {name: count for name, count in _of_three(ledger["tokens"]).items() if count}
         assert tokens == stored_tokens, ("tokens: rows, ledger", tokens, stored_tokens)
         assert ledger["is_balanced"]
 
@@ -267,12 +267,16 @@ class Audit:
         assert in_steps == of_trained, "the batches of the steps are not what was trained"
 
 
-def _flat(tree: dict[str, Any]) -> dict[tuple[str, ...], int]:
-    """Counts of a nested tree by their path."""
-    flat: dict[tuple[str, ...], int] = {}
-    for name, child in tree.items():
-        if isinstance(child, dict):
-            flat.update({(name, *path): count for path, count in _flat(child).items()})
-        else:
-            flat[name,] = child
-    return flat
+def _of_two(tree: dict[str, dict[str, int]]) -> dict[tuple[str, str], int]:
+    """Counts by (purpose, task)."""
+    return {(purpose, task): count for purpose, tasks in tree.items() for task, count in tasks.items()}
+
+
+def _of_three(tree: dict[str, dict[str, dict[str, int]]]) -> dict[tuple[str, str, str], int]:
+    """Counts by (purpose, task, state)."""
+    return {
+        (purpose, task, state): count
+        for purpose, tasks in tree.items()
+        for task, states in tasks.items()
+        for state, count in states.items()
+    }
