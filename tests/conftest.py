@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 TESTS = Path(__file__).parent
@@ -16,6 +17,10 @@ TIERS = ("unit", "contract", "sim", "integration", "e2e", "cluster", "gpu")
 
 # One thread for every library that would take all cores: several services share a machine in these tests.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Machines are shared: how long one example takes says nothing about the code.
+hypothesis.settings.register_profile("shared-machine", deadline=None)
+hypothesis.settings.load_profile("shared-machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -94,7 +94,7 @@ def emptied(migrated_url: str, base_url: str) -> Iterator[None]:
 
 
 @schema.parametrize()
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
 def test_answers_conform_to_the_document(case: schemathesis.Case, base_url: str) -> None:
     for name, value in (case.path_parameters or {}).items():
         # Half of the requests are about what exists.

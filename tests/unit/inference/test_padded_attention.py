@@ -44,7 +44,7 @@ def plain(span: Span, query: torch.Tensor, keys: torch.Tensor, values: torch.Ten
 lengths = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 40)), min_size=1, max_size=8)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(lengths)
 def test_it_equals_one_attention_per_request(pairs: list[tuple[int, int]]) -> None:
     spans, query, keys, values = build(pairs)

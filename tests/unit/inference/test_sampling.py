@@ -59,7 +59,7 @@ row_specs = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(row_specs, min_size=1, max_size=6), st.integers(0, 10**6), st.integers(0, 5000))
 def test_the_vectorised_step_draws_what_the_plain_one_draws(
     specs: list[SamplingSpec], logits_seed: int, position: int
@@ -75,7 +75,7 @@ def test_the_vectorised_step_draws_what_the_plain_one_draws(
         assert logprobs[n] == pytest.approx(logprob, abs=2e-6)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.permutations(range(5)), st.integers(0, 1000))
 def test_rows_do_not_see_each_other(order: list[int], logits_seed: int) -> None:
     generator = torch.Generator().manual_seed(logits_seed)

@@ -142,7 +142,7 @@ JSON_VALUES = st.recursive(
 KEYS = st.sampled_from([*sorted(document()), "async", "batch", "algorithm", "limits", "optimizer", "eval", "affinity"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.dictionaries(KEYS, JSON_VALUES, max_size=4))
 def test_any_data_is_a_spec_or_a_spec_error(changes: dict[str, Any]) -> None:
     try:

@@ -110,7 +110,7 @@ async def test_first_items_come_before_what_was_put() -> None:
     assert sink.items == [1, 2, 3]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.integers(1, 100)), st.integers(1, 10), st.integers(1, 150))
 def test_frames_keep_order_and_limits(sizes: list[int], max_items: int, max_bytes: int) -> None:
     frames: list[list[int]] = []

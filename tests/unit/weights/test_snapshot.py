@@ -40,7 +40,7 @@ def test_bytes_do_not_depend_on_the_bucket_size() -> None:
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_any_tensors_come_back_bit_for_bit_with_every_digest_right(data: st.DataObject) -> None:
     shapes = data.draw(st.lists(st.lists(st.integers(0, 5), max_size=3), max_size=6))
     dtypes = st.sampled_from(["float32", "int64", "bool", "uint16", "float16"])

@@ -424,5 +424,5 @@ class AnySequence(RuleBasedStateMachine):
         assert self.state.lacks(self.held) == []
 
 
-AnySequence.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+AnySequence.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestAnySequence = AnySequence.TestCase

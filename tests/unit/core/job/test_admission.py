@@ -104,7 +104,7 @@ class TestBound:
         assert gone.id not in job.state.groups
         assert open_groups(job) == 2 * B
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     @given(
         st.integers(0, 3), st.integers(1, 5), st.sampled_from([1.0, 1.5, 2.0]), st.lists(st.integers(0, 9), max_size=20)
     )

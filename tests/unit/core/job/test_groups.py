@@ -353,7 +353,7 @@ class TestFilter:
 
 
 class TestConservation:
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(
         st.integers(2, 4),
         st.sampled_from(["1", "1.25", "1.5", "2"]),

@@ -236,5 +236,5 @@ class AnyEvents(RuleBasedStateMachine):
             assert self.job.state.phase is Phase.SUCCEEDED or self.job.state.reason
 
 
-AnyEvents.TestCase.settings = settings(max_examples=40, stateful_step_count=60, deadline=None)
+AnyEvents.TestCase.settings = settings(max_examples=40, stateful_step_count=60)
 TestAnyEvents = AnyEvents.TestCase

@@ -365,7 +365,7 @@ class TestDigest:
         assert len(digests) == len(set(digests)) >= 3
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.integers(0, 3),
     st.sampled_from([1.0, 1.5, 2.0]),

@@ -225,7 +225,7 @@ WEIGHTS = {
 MOVES = [move for move, weight in WEIGHTS.items() for _ in range(weight)]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     seed=st.integers(0, 2**32),
     local_batch=st.sampled_from([None, 1, 3]),

@@ -146,7 +146,7 @@ WEIGHTS = {
 MOVES = [move for move, weight in WEIGHTS.items() for _ in range(weight)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(seed=st.integers(0, 2**32), mode=MODES, moves=st.lists(st.sampled_from(MOVES), min_size=60, max_size=200))
 def test_any_sequence_of_events_keeps_every_promise(seed: int, mode: LoadMode, moves: list) -> None:
     chaos = Chaos(Random(seed), mode)
