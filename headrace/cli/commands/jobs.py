@@ -53,6 +53,7 @@ def describe(job_id: str, target: Target) -> None:
             stock.stock(buffer),
             stock.flow(buffer, progress),
             stock.staleness(progress, buffer["alpha"]),
+            *stock.censoring(progress),
             facts("ledger", dict(equations(ledger))),
             stock.losses(ledger),
             *views.routing(progress),

@@ -15,6 +15,7 @@ class JobMachine:
 
     def __init__(self, state: JobState) -> None:
         self.state = state
+        self._checked: int | None = None  # the current version when its lineage was checked last
 
     @classmethod
     def fresh(cls, plan: JobPlan) -> "JobMachine":
@@ -170,7 +171,9 @@ class JobMachine:
     def check(self) -> None:
         """Raises AssertionError when an invariant is broken."""
         state = self.state
-        state.lineage.check()
+        if state.lineage.current != self._checked:  # it changes with that alone, and grows with the job
+            state.lineage.check()
+            self._checked = state.lineage.current
         state.ledger.check((a.purpose, a.task) for a in state.attempts.values() if a.is_in_flight)
         assert state.counters["max_trained_lag"] <= (
             state.plan.policy.alpha if state.plan.policy.alpha is not None else state.counters["max_trained_lag"]
