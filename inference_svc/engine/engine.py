@@ -141,6 +141,7 @@ class EngineStats:
     """A snapshot. Counters and ``busy_s`` (time inside engine steps) run from the engine's start; times are seconds.
 
     ``prefill_tokens`` were computed for prompts, ``prefix_hit_tokens`` of prompts were found in the cache instead.
+    ``kv_bytes_per_token`` is 0 where there is no real cache.
     """
 
     running: int
@@ -155,6 +156,7 @@ class EngineStats:
     policy_version: int | None
     weight_digest: str
     is_paused: bool
+    kv_bytes_per_token: int = 0
 
 
 class Engine(Protocol):

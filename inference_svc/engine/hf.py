@@ -147,6 +147,7 @@ class HfEngine:
             policy_version=self._version,
             weight_digest=self._digest,
             is_paused=self._is_paused,
+            kv_bytes_per_token=self._batch.kv_bytes_per_token,
         )
 
     def _post(self, command: Callable[[], None]) -> None:

@@ -134,6 +134,14 @@ class PagedBatch:
         return int(self.settings.n_blocks * 0.8) * self.settings.page_size
 
     @property
+    def kv_bytes_per_token(self) -> int:
+        """Keys and values of one token, in all layers."""
+        config = self._model.config.get_text_config()
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        return 2 * int(config.num_hidden_layers * kv_heads * head_dim) * self._model.dtype.itemsize
+
+    @property
     def running(self) -> int:
         """Requests admitted and not finished."""
         return len(self._sampling)

@@ -93,6 +93,7 @@ class Hello:
     max_running: int
     kv_tokens_total: int
     max_len: int
+    kv_bytes_per_token: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,6 +130,7 @@ class WorkerService:
             max_running=self._options.max_running,
             kv_tokens_total=stats.kv_tokens_total,
             max_len=self._max_len,
+            kv_bytes_per_token=stats.kv_bytes_per_token,
         )
 
     # ---- sessions --------------------------------------------------------------------------------------------------

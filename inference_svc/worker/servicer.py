@@ -193,6 +193,7 @@ def _hello_to_wire(hello: msg.Hello) -> engine_pb2.EngineHello:
         max_running=hello.max_running,
         kv_total_tokens=hello.kv_tokens_total,
         max_len=hello.max_len,
+        kv_bytes_per_token=hello.kv_bytes_per_token,
     )
 
 
