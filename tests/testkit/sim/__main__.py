@@ -87,6 +87,7 @@ def _report(where: str, found: list[Outcome], seconds: float) -> int:
     print(
         f"{len(found)} schedules {where} in {seconds:.0f} s: {n_events} events in {n_turns} turns, "
         f"{sum(o.n_lost_leases for o in found)} runners without their lease, "
+        f"{sum(o.n_in_step for o in found)} turns in lockstep, {sum(o.n_moved for o in found)} trajectories repacked, "
         f"longest {max(o.virtual_s for o in found):.0f} virtual s; {dict(ends.most_common())}",
         flush=True,
     )

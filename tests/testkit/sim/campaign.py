@@ -23,6 +23,8 @@ class Outcome:
     n_events: int = 0
     n_turns: int = 0
     n_lost_leases: int = 0
+    n_in_step: int = 0  # turns that began together with those of a cohort
+    n_moved: int = 0  # trajectories moved by repack
     virtual_s: float = 0.0
     reason: str = ""
 
@@ -44,7 +46,17 @@ async def observe(world: World) -> Outcome:
         reason = (await world.database.rows()).job["reason"] or ""
     except Exception:  # noqa: BLE001 -- whatever is raised is the finding
         return Outcome(number, story(world, traceback.format_exc()))
-    return Outcome(number, "", world.n_events, world.n_turns, world.n_lost_leases, world.clock.now, reason)
+    return Outcome(
+        number,
+        "",
+        world.n_events,
+        world.n_turns,
+        world.n_lost_leases,
+        world.n_in_step,
+        world.n_moved,
+        world.clock.now,
+        reason,
+    )
 
 
 def run_in_memory(number: int) -> Outcome:

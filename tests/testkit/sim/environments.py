@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from testkit.sim.world import World
 
 PROMPT_TOKENS = 4
+COHORT_GRACE_S = 1.0
 
 
 @dataclass(eq=False)
@@ -33,6 +34,24 @@ class Episode:
         return sum(segment.n_tokens for segment in self.segments)
 
 
+@dataclass(eq=False)
+class Cohort:
+    """Episodes in lockstep: they wait for each other before every turn, for a moment also for members to come."""
+
+    size: int
+    n_joined: int = 0
+    is_gathered: bool = False
+    members: list[Episode] = field(default_factory=list)
+    arrived: list[Episode] = field(default_factory=list)
+
+    def released(self) -> list[Episode]:
+        """Whoever may go on now; empty while somebody is waited for."""
+        if len(self.arrived) < len(self.members) or not (self.is_gathered or self.n_joined >= self.size):
+            return []
+        released, self.arrived = self.arrived, []
+        return released
+
+
 class EnvironmentProcess:
     """One incarnation."""
 
@@ -47,6 +66,7 @@ class EnvironmentProcess:
         self.acknowledged: set[Key] = set()
         self.is_paused = False
         self.held: list[Episode] = []
+        self.cohorts: dict[str, Cohort] = {}
 
     # -- the runner's stream -----------------------------------------------------------------------------------------
 
@@ -103,7 +123,11 @@ class EnvironmentProcess:
             turn_s = self.rng.uniform(0.1, 1.0) * tail * self.world.pace
             episode = Episode(action, self.world.schedule.n_turns, turn_s)
             self.running[key] = episode
-            self.world.clock.after(self.rng.uniform(0.02, 0.2) * self.world.pace, self._next_turn, episode)
+            if action.cohort:
+                cohort = self.cohorts.setdefault(action.cohort, Cohort(action.cohort_size))
+                cohort.members.append(episode)
+                cohort.n_joined += 1
+            self.world.clock.after(self.rng.uniform(0.02, 0.2) * self.world.pace, self._ready, episode)
 
     def _abort(self, key: Key, reason: str) -> None:
         episode = self.running.get(key)
@@ -119,6 +143,28 @@ class EnvironmentProcess:
 
     def _lives(self, episode: Episode) -> bool:
         return self.is_alive and self.running.get(episode.assigned.key) is episode
+
+    def _ready(self, episode: Episode) -> None:
+        """The next turn, when its cohort is ready as well."""
+        if not self._lives(episode):
+            return
+        cohort = self.cohorts.get(episode.assigned.cohort)
+        if cohort is None:
+            self._next_turn(episode)
+            return
+        cohort.arrived.append(episode)
+        if not cohort.is_gathered:
+            self.world.clock.after(COHORT_GRACE_S, self._gathered, cohort)
+        self._release(cohort)
+
+    def _gathered(self, cohort: Cohort) -> None:
+        cohort.is_gathered = True
+        self._release(cohort)
+
+    def _release(self, cohort: Cohort) -> None:
+        for episode in cohort.released():
+            self.world.n_in_step += 1
+            self._next_turn(episode)
 
     def _next_turn(self, episode: Episode) -> None:
         if not self._lives(episode):
@@ -158,7 +204,7 @@ class EnvironmentProcess:
         if episode.turns_done >= episode.n_turns:
             self._finish(episode)
         else:
-            self.world.clock.after(self.rng.uniform(0.02, 0.3) * self.world.pace, self._next_turn, episode)
+            self.world.clock.after(self.rng.uniform(0.02, 0.3) * self.world.pace, self._ready, episode)
 
     def _finish(self, episode: Episode) -> None:
         action = episode.assigned
@@ -193,10 +239,16 @@ class EnvironmentProcess:
 
     def _end(self, outcome: did.AttemptFinished | did.AttemptFailed) -> None:
         key = outcome.key
-        del self.running[key]
+        episode = self.running.pop(key)
         self.world.proxy.release(key)
         self.final[key] = outcome
         self.tell(outcome)
+        cohort = self.cohorts.get(episode.assigned.cohort)
+        if cohort is not None:  # the others do not wait for it any more
+            cohort.members.remove(episode)
+            if episode in cohort.arrived:
+                cohort.arrived.remove(episode)
+            self._release(cohort)
 
     def die(self) -> None:
         """Everything that ran here is gone; its requests are withdrawn."""

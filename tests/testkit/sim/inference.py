@@ -1,7 +1,8 @@
 """Scripted workers and the proxy before them: swaps, holds, drains, lost workers; turns run on exactly one version.
 
 A worker that swaps ends its turns; they go on elsewhere or on the new version, with or without the tokens they had.
-Where trajectories are bound to a version, a lost worker's are continued on another one that serves it, or fail.
+Where trajectories are bound to a version, a lost worker's are continued on another one that serves it, or fail, and the
+tails of several workers are merged as the real planner says.
 """
 
 import random
@@ -14,12 +15,15 @@ from testkit.sim.links import Link
 from headrace.core.job import actions as do
 from headrace.core.job import events as did
 from headrace.core.job.rows import Key, SegmentRow
+from headrace.core.repack import RolloutLoad, plan_repack
 
 if TYPE_CHECKING:
     from testkit.sim.world import World
 
 TOKENS_PER_S = 10.0
 VERSION_WAIT_S = 4.0
+REPACK_EVERY_S = 0.3
+MAX_BOUND = 8
 
 
 @dataclass(eq=False)
@@ -49,7 +53,7 @@ class Worker:
     wanted: tuple[int, str] | None = None  # finish_first: loads when its turns have ended
     deferred: tuple[int, str] | None = None  # held
     is_held: bool = False
-    turns: set[Turn] = field(default_factory=set)
+    turns: dict[Turn, None] = field(default_factory=dict)  # in the order of their begin, so that runs repeat
     bound: set[Key] = field(default_factory=set)
     begun: int = 0  # trajectories begun under the version that it serves
 
@@ -75,6 +79,9 @@ class Proxy:
         self.homes: dict[Key, Worker] = {}  # of trajectories bound to a version
         self.versions: dict[Key, int] = {}
         self.is_checking = False
+        self.kv_before: dict[str, int] = {}
+        if world.plan.policy.repack:
+            world.clock.after(REPACK_EVERY_S * world.pace, self._repack)
 
     # -- the runner's stream -----------------------------------------------------------------------------------------
 
@@ -191,6 +198,39 @@ class Proxy:
         else:
             worker.begun = 0  # it had its local batch, and there is nothing newer to load
 
+    def _repack(self) -> None:
+        """Now and then; a cached token stands for a bound trajectory."""
+        if not self.is_alive:
+            return
+        workers = {w.worker_id: w for w in self.world.workers.values() if w.is_open and not w.is_held and w.bound}
+        held = {worker_id: len(worker.bound) for worker_id, worker in workers.items()}
+        moves = plan_repack(self._load_of(worker) for worker in workers.values())
+        self.kv_before = held
+        for move in moves:
+            self._move(workers[move.source], workers[move.destination])
+        self.world.clock.after(REPACK_EVERY_S * self.world.pace, self._repack)
+
+    def _load_of(self, worker: Worker) -> RolloutLoad:
+        assert worker.serving is not None
+        n_bound = len(worker.bound)
+        before = self.kv_before.get(worker.worker_id, n_bound)
+        can_release = not self._takes_new(worker)
+        return RolloutLoad(
+            worker.worker_id, worker.serving, n_bound, before, MAX_BOUND, n_bound, MAX_BOUND, can_release
+        )
+
+    def _move(self, source: Worker, destination: Worker) -> None:
+        """Everything bound goes, with the tokens that it has; the source has drained."""
+        self.world.n_moved += len(source.bound)
+        for key in source.bound:
+            self.homes[key] = destination
+        destination.bound |= source.bound
+        source.bound.clear()
+        for turn in list(source.turns):
+            self._suspend(turn, keeps=True)
+        self._drain(source)
+        self.dispatch()
+
     # -- turns -------------------------------------------------------------------------------------------------------
 
     def submit(self, turn: Turn) -> None:
@@ -248,7 +288,7 @@ class Proxy:
         assert worker.serving is not None
         turn.worker, turn.began_at = worker, self.world.clock.now
         turn.run += 1
-        worker.turns.add(turn)
+        worker.turns[turn] = None
         if self.drains or turn.pinned_version is not None:
             if turn.key not in self.versions:
                 worker.begun += 1
@@ -281,7 +321,7 @@ class Proxy:
             turn.discarded += n_tokens
         turn.worker = None
         turn.run += 1
-        worker.turns.discard(turn)
+        worker.turns.pop(turn, None)
         if not worker.turns and worker.wanted is not None and worker.loading is None:
             self._load(worker, worker.wanted[0], keeps=True)
 

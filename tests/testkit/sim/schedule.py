@@ -121,7 +121,7 @@ def schedule(number: int) -> Schedule:
         plan,
         chances,
         tuple(sorted(faults, key=lambda fault: fault.at_s)),
-        n_workers=rng.randint(1, 3),
+        n_workers=rng.randint(1, 3) + plan.policy.repack,  # tails are merged where there are two
         n_envs=rng.randint(1, 2),
         slots=rng.choice([2, 8, 64]),
         n_turns=rng.choice([1, 1, 2, 3]),

@@ -47,7 +47,7 @@ class World:
         self.clock = Clock()
         self.audit = Audit(schedule.plan)
         self.history: deque[tuple[float, object]] = deque(maxlen=60)
-        self.n_events = self.n_turns = self.n_lost_leases = 0
+        self.n_events = self.n_turns = self.n_lost_leases = self.n_in_step = self.n_moved = 0
         self.phase: Any = None
         self.generation = 0
         self.store = Store()
