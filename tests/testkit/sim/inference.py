@@ -56,6 +56,7 @@ class Worker:
     turns: dict[Turn, None] = field(default_factory=dict)  # in the order of their begin, so that runs repeat
     bound: set[Key] = field(default_factory=set)
     begun: int = 0  # trajectories begun under the version that it serves
+    peak: int = 0  # most trajectories bound at once under it
 
     @property
     def is_open(self) -> bool:
@@ -79,7 +80,6 @@ class Proxy:
         self.homes: dict[Key, Worker] = {}  # of trajectories bound to a version
         self.versions: dict[Key, int] = {}
         self.is_checking = False
-        self.kv_before: dict[str, int] = {}
         if world.plan.policy.repack:
             world.clock.after(REPACK_EVERY_S * world.pace, self._repack)
 
@@ -165,7 +165,7 @@ class Proxy:
         if version not in worker.resident or self.world.happens("load_fault"):
             self.tell(did.WeightsUpdated(worker.worker_id, version, "load: refused"))
         else:
-            worker.serving, worker.begun = version, 0
+            worker.serving, worker.begun, worker.peak = version, 0, 0
             self.tell(did.WeightsUpdated(worker.worker_id, version))
         self._hold()
         if worker.wanted is not None and not worker.is_held:
@@ -199,24 +199,20 @@ class Proxy:
             worker.begun = 0  # it had its local batch, and there is nothing newer to load
 
     def _repack(self) -> None:
-        """Now and then; a cached token stands for a bound trajectory."""
+        """Now and then. A cached token stands for a bound trajectory."""
         if not self.is_alive:
             return
         workers = {w.worker_id: w for w in self.world.workers.values() if w.is_open and not w.is_held and w.bound}
-        held = {worker_id: len(worker.bound) for worker_id, worker in workers.items()}
-        moves = plan_repack(self._load_of(worker) for worker in workers.values())
-        self.kv_before = held
-        for move in moves:
+        for move in plan_repack(self._load_of(worker) for worker in workers.values()):
             self._move(workers[move.source], workers[move.destination])
         self.world.clock.after(REPACK_EVERY_S * self.world.pace, self._repack)
 
     def _load_of(self, worker: Worker) -> RolloutLoad:
         assert worker.serving is not None
         n_bound = len(worker.bound)
-        before = self.kv_before.get(worker.worker_id, n_bound)
         can_release = not self._takes_new(worker)
         return RolloutLoad(
-            worker.worker_id, worker.serving, n_bound, before, MAX_BOUND, n_bound, MAX_BOUND, can_release
+            worker.worker_id, worker.serving, n_bound, worker.peak, MAX_BOUND, n_bound, MAX_BOUND, can_release
         )
 
     def _move(self, source: Worker, destination: Worker) -> None:
@@ -294,6 +290,7 @@ class Proxy:
                 worker.begun += 1
             self.homes[turn.key], self.versions[turn.key] = worker, worker.serving
             worker.bound.add(turn.key)
+            worker.peak = max(worker.peak, len(worker.bound))
         if not turn.segments:
             self.world.clock.after(0.1 * turn.left_s, self._first_token, turn, turn.run, worker.serving)
         self.world.clock.after(turn.left_s, self._done, turn, turn.run)
