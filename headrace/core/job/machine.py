@@ -174,7 +174,7 @@ class JobMachine:
         if state.lineage.current != self._checked:  # it changes with that alone, and grows with the job
             state.lineage.check()
             self._checked = state.lineage.current
-        state.ledger.check((a.purpose, a.task) for a in state.attempts.values() if a.is_in_flight)
+        state.ledger.check([(a.purpose, a.task) for a in state.in_flight])
         assert state.counters["max_trained_lag"] <= (
             state.plan.policy.alpha if state.plan.policy.alpha is not None else state.counters["max_trained_lag"]
         )

@@ -115,7 +115,7 @@ class Group:
 
     @property
     def live(self) -> list[Attempt]:
-        return [member for member in self.members.values() if member.is_in_flight]
+        return [member for member in self.members.values() if member.state in IN_FLIGHT]
 
     def in_state(self, *states: AttemptState) -> list[Attempt]:
         return [member for member in self.members.values() if member.state in states]

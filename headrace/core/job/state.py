@@ -12,7 +12,7 @@ from headrace.core.censoring import Censoring
 from headrace.core.flow import Flow
 from headrace.core.job.plan import JobPlan
 from headrace.core.job.rows import GROUP_TRANSITIONS, Attempt, Group, GroupState, Key, Step, StepState
-from headrace.core.ledger import TRANSITIONS, AttemptState, Ledger
+from headrace.core.ledger import IN_FLIGHT, TRANSITIONS, AttemptState, Ledger
 from headrace.core.versions import Lineage, Version
 
 
@@ -162,6 +162,10 @@ class JobState:
     @property
     def live_workers(self) -> list[RolloutWorker]:
         return [worker for worker in self.workers.values() if not worker.is_late]
+
+    @property
+    def in_flight(self) -> list[Attempt]:
+        return [attempt for attempt in self.attempts.values() if attempt.state in IN_FLIGHT]
 
     def train_groups(self, *states: GroupState) -> list[Group]:
         return [group for group in self.groups.values() if group.purpose == "train" and group.state in states]
