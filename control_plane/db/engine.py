@@ -21,7 +21,8 @@ def sqlalchemy_url(database_url: str) -> str:
     return url.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
 
 
-def _dumps(value: Any) -> str:
+def dumps(value: Any) -> str:
+    """JSON as columns hold it; TypeError for keys that are no plain strings."""
     return orjson.dumps(value).decode()
 
 
@@ -33,7 +34,7 @@ def make_engine(database_url: str, *, pool_size: int, pool_wait_s: float) -> Asy
         max_overflow=0,
         pool_timeout=pool_wait_s,
         pool_pre_ping=True,
-        json_serializer=_dumps,
+        json_serializer=dumps,
         json_deserializer=orjson.loads,
         connect_args={
             "connect_timeout": CONNECT_TIMEOUT_S,

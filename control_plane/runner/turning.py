@@ -81,7 +81,7 @@ class TurnTaker:
         if state.phase is not phase_before:
             announced.append(do.Announce("job.phase", {"phase": state.phase.value, "reason": state.reason}))
         points = self._close_steps(changes, now)
-        in_flight = [(a.purpose, a.task, a.state) for a in state.in_flight]
+        in_flight = [(a.purpose, a.task, a.state.value) for a in state.in_flight]
         is_progress_due = bool(points) or now - self._progress_at >= PROGRESS_S or state.is_ended
         if is_progress_due:
             self._progress_at = now

@@ -4,11 +4,13 @@ Rows are the database's own (control_plane.runner.rows) and pass through JSON wh
 comes back is what PostgreSQL would give. A turn is written whole or not at all.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
+from control_plane.db.engine import dumps
 from control_plane.runner import rows
 from control_plane.runner.lease import LeaseLost
 from control_plane.runner.turn import StoredManifest, Turn
@@ -101,11 +103,11 @@ class MemoryRepository:
         tables = self._tables
         if tables.job["runner_state"] == "{}":
             return None
-        state = json.loads(tables.job["runner_state"])
+        state = orjson.loads(tables.job["runner_state"])
         versions = [_version(row) for _, row in sorted(tables.versions.items())]
         steps = _steps(tables, state["checkpoint_step"], Lineage.of(versions))
         phase, reason = Phase(tables.job["phase"]), tables.job["reason"] or ""
-        ledger = json.loads(tables.job["ledger"])
+        ledger = orjson.loads(tables.job["ledger"])
         return StoredJob(plan, phase, reason, state, ledger, versions, _groups(tables, plan), steps)
 
 
@@ -133,7 +135,7 @@ class _Rows:
             "progress": turn.progress,
             "result": turn.result,
         }
-        job |= {name: _encode(value) for name, value in documents.items() if value is not None}
+        job |= {name: dumps(value) for name, value in documents.items() if value is not None}
         return cls(
             {group.id: rows.group_to_row(job_id, group) for group in changes.groups},
             {tuple(a.key): _as_stored(rows.attempt_to_row(job_id, a)) for a in changes.attempts},
@@ -188,11 +190,8 @@ def _as_stored(row: Row) -> Row:
     return {name: _json(value) if isinstance(value, dict | list) else value for name, value in row.items()}
 
 
-_encode = json.JSONEncoder(check_circular=False).encode
-
-
 def _json(value: Any) -> Any:
-    return json.loads(_encode(value)) if value else value.copy()
+    return orjson.loads(dumps(value)) if value else value.copy()
 
 
 def _version(row: Row) -> Version:
