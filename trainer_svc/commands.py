@@ -121,7 +121,7 @@ class CommandLoop(abc.ABC, Generic[Job]):
                 return
             case "weights":
                 if self._job is not None and stream is self._stream:
-                    self._job.publisher.address = command.weights.weights_address
+                    self._job.publisher.move_to(command.weights.weights_address)
             case _:
                 await self._commands.put((stream, command))
 
@@ -187,7 +187,7 @@ class CommandLoop(abc.ABC, Generic[Job]):
         if job is None or not job.takes_over(command):
             return False
         job.epoch, self._stream = command.job_epoch, stream
-        job.publisher.address = command.weights_address or job.publisher.address
+        job.publisher.move_to(command.weights_address)
         self._answer_open(job, command.restore_step, is_attached=True)
         return True
 
@@ -247,10 +247,15 @@ class CommandLoop(abc.ABC, Generic[Job]):
         return job.made
 
     async def _publish_state(self, job: Job, command: pb.PublishState) -> None:
+        is_lost = command.HasField("lost_epoch")
         if command.step != job.step and not job.publisher.has(command.policy_version):
+            if is_lost:  # a restored trainer: what it publishes next replaces the version
+                log.warning("bytes_are_gone", policy_version=command.policy_version)
+                return
             raise StepConflict(f"parameters stand at step {job.step}, not {command.step}")
         parent = command.parent_version if command.HasField("parent_version") else None
-        done = await self._push(job, VersionId(job.job_id, command.policy_version, job.epoch, parent, command.step))
+        epoch = command.lost_epoch if is_lost else job.epoch
+        done = await self._push(job, VersionId(job.job_id, command.policy_version, epoch, parent, command.step))
         published = pb.StatePublished(
             policy_version=done.policy_version,
             manifest=done.manifest,

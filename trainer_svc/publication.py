@@ -1,8 +1,9 @@
 """Publishing one job's versions through the weight store, until the deadline and wherever the node is by then."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from headrace.client.weights import manifest_to_wire
 from headrace.core.weights.errors import WeightsError
@@ -18,6 +19,10 @@ TRY_S = 20.0
 _KEPT_MANIFESTS = 2
 
 Stage = Callable[[Publisher], Awaitable[Snapshot]]
+
+
+class _Moved(Exception):
+    """The node is elsewhere by now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,27 +42,37 @@ class Publication:
 
 
 class VersionPublisher:
-    """`address` may be set at any time, also during a publication: the next try goes there."""
+    """`move_to` may come at any time, also during a push: it ends there, and goes on at the new address."""
 
     def __init__(self, address: str, *, bucket_bytes: int, timeout_s: float) -> None:
-        self.address = address
+        self._address = address
+        self._has_moved = asyncio.Event()
         self._bucket_bytes, self._timeout_s = bucket_bytes, timeout_s
         self._publisher: Publisher | None = None
-        self._connected_to = ""
         self._manifests: dict[int, Manifest] = {}
 
-    async def publish(self, version: VersionId, stage: Stage) -> Publication:
+    def move_to(self, address: str) -> None:
+        """Where the node is now; an empty address changes nothing."""
+        if address and address != self._address:
+            self._address = address
+            self._has_moved.set()
+
+    async def publish(self, version: VersionId, stage: Stage, *, epoch: int) -> Publication:
         """Bring a version to the node: a node that restarts, or is full for a moment, costs time and not the job.
 
-        ``stage`` copies the parameters as they are. A version that was published before is pushed again from its
-        snapshot: a node that lost its bytes gets the same ones. Raises WeightsError past the deadline.
+        ``stage`` copies the parameters as they are; ``epoch`` is the job's now. A version that was published before is
+        pushed again from its snapshot: a node that lost its bytes gets the same ones. Raises WeightsError past the
+        deadline.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + self._timeout_s
         while True:
             try:
-                published = await self._try(version, stage, min(TRY_S, end - loop.time()))
+                published = await self._try(version, stage, epoch, min(TRY_S, end - loop.time()))
                 break
+            except _Moved:
+                log.info("push_moves", version=version.policy_version, address=self._address)
+                continue
             except WeightsError as error:
                 if not error.retryable or loop.time() + RETRY_S >= end:
                     raise
@@ -76,25 +91,38 @@ class VersionPublisher:
             await self._publisher.close()
             self._publisher = None
 
-    async def _try(self, version: VersionId, stage: Stage, timeout_s: float) -> Published:
+    async def _try(self, version: VersionId, stage: Stage, epoch: int, timeout_s: float) -> Published:
         publisher = await self._connect()
         known = self._manifests.get(version.policy_version)
         if known is not None:
             try:
-                return await publisher.republish(known, epoch=version.epoch, deadline_s=timeout_s)
+                return await self._unless_moved(publisher.republish(known, epoch=epoch, deadline_s=timeout_s))
             except LookupError:
                 pass  # its snapshot made room for later ones; the bytes are the same
         snapshot = await stage(publisher)
         self._remember(snapshot.manifest)
-        return await publisher.push(snapshot, epoch=version.epoch, deadline_s=timeout_s)
+        return await self._unless_moved(publisher.push(snapshot, epoch=epoch, deadline_s=timeout_s))
+
+    async def _unless_moved(self, push: Coroutine[Any, Any, Published]) -> Published:
+        """Raises _Moved, and gives the push up, when the node is known to be elsewhere."""
+        pushing, moved = asyncio.ensure_future(push), asyncio.ensure_future(self._has_moved.wait())
+        try:
+            await asyncio.wait({pushing, moved}, return_when=asyncio.FIRST_COMPLETED)
+            if not pushing.done():
+                raise _Moved
+            return pushing.result()
+        finally:
+            pushing.cancel()
+            moved.cancel()
+            await asyncio.gather(pushing, moved, return_exceptions=True)
 
     async def _connect(self) -> Publisher:
         if self._publisher is None:
-            self._publisher = Publisher([self.address], bucket_bytes=self._bucket_bytes)
-        elif self.address != self._connected_to:
+            self._publisher = Publisher([self._address], bucket_bytes=self._bucket_bytes)
+        elif self._has_moved.is_set():
             # A node that restarts has a new address and no bytes; the snapshots are what it gets them from.
-            await self._publisher.move_to([self.address])
-        self._connected_to = self.address
+            await self._publisher.move_to([self._address])
+        self._has_moved.clear()
         return self._publisher
 
     def _remember(self, manifest: Manifest) -> None:

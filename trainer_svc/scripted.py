@@ -151,7 +151,7 @@ class ScriptedTrainer(CommandLoop[_Job]):
         async def stage(publisher: Publisher) -> Snapshot:
             return await asyncio.to_thread(publisher.stage, version, {"theta": parameters(job)}, files=job.files)
 
-        done = await job.publisher.publish(version, stage)
+        done = await job.publisher.publish(version, stage, epoch=job.epoch)
         job.policy_version = version.policy_version
         return done
 

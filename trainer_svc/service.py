@@ -120,7 +120,7 @@ class TrainerService(CommandLoop[_Job]):
             snapshot: Snapshot = await self._in_thread(_stage, publisher, job.training, version)
             return snapshot
 
-        done = await job.publisher.publish(version, stage)
+        done = await job.publisher.publish(version, stage, epoch=job.epoch)
         job.training.policy_version = version.policy_version
         return done
 

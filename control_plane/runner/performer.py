@@ -126,7 +126,8 @@ class Performer:
         except NotResident:
             # The node lost its bytes; the trainer still has them and publishes the same number again.
             lost = manifest_from_wire(manifest.data).version
-            self._to_trainer(training.publish_to_wire(do.PublishState(lost.policy_version, lost.parent, lost.step)))
+            again = do.PublishState(lost.policy_version, lost.parent, lost.step)
+            self._to_trainer(training.publish_to_wire(again, lost_epoch=lost.epoch))
             return
         except WeightsError as error:
             log.warning("commit_on_node_failed", policy_version=version, reason=str(error))

@@ -39,11 +39,13 @@ def _member_to_wire(member: BatchMember) -> pb.TrainMember:
     )
 
 
-def publish_to_wire(action: do.PublishState) -> pb.TrainerCommand:
+def publish_to_wire(action: do.PublishState, *, lost_epoch: int | None = None) -> pb.TrainerCommand:
+    """`lost_epoch`: the version was published under this epoch, and its bytes are gone."""
     return pb.TrainerCommand(
         publish=pb.PublishState(
             policy_version=action.policy_version,
             parent_version=action.parent_version,
             step=action.step,
+            lost_epoch=lost_epoch,
         )
     )

@@ -146,7 +146,7 @@ def workers_changed(state: JobState, event: WorkersChanged) -> list[Action]:
     is_late = bool(state.workers)  # those that come together are waited for together
     for worker_id in joined:
         state.workers[worker_id] = RolloutWorker(worker_id, is_late=is_late)
-    return _prefetch_again(state) if joined else []
+    return prefetch_again(state) if joined else []
 
 
 def proxy_opened(state: JobState, event: ProxyOpened) -> list[Action]:
@@ -158,10 +158,11 @@ def proxy_opened(state: JobState, event: ProxyOpened) -> list[Action]:
     version = running.policy_version if running else state.lineage.current
     if version is None:
         return []
-    return [PinVersion(version, state.plan.evaluation.workers if running else 0), *_prefetch_again(state)]
+    return [PinVersion(version, state.plan.evaluation.workers if running else 0), *prefetch_again(state)]
 
 
-def _prefetch_again(state: JobState) -> list[Action]:
+def prefetch_again(state: JobState) -> list[Action]:
+    """Whoever lacks the current version may fetch it; who has it says so."""
     if state.lineage.current is None or not state.has_proxy:
         return []
     return [PrefetchWeights(state.lineage.current)]
@@ -178,7 +179,7 @@ def reported(state: JobState, event: WorkerReported) -> list[Action]:
     worker.resident = set(event.resident_versions)
     if event.serving_version is not None:
         worker.resident.add(event.serving_version)
-    return _prefetch_again(state) if had_current and state.lineage.current not in worker.resident else []
+    return prefetch_again(state) if had_current and state.lineage.current not in worker.resident else []
 
 
 def prefetched(state: JobState, event: WeightsPrefetched) -> list[Action]:
@@ -189,7 +190,7 @@ def prefetched(state: JobState, event: WeightsPrefetched) -> list[Action]:
         worker.resident.add(event.policy_version)
         return []
     worker.faults += 1
-    return _prefetch_again(state) if worker.faults <= MAX_FAULTS else []
+    return prefetch_again(state) if worker.faults <= MAX_FAULTS else []
 
 
 def updated(state: JobState, event: WeightsUpdated, now: float) -> list[Action]:
@@ -201,7 +202,7 @@ def updated(state: JobState, event: WeightsUpdated, now: float) -> list[Action]:
         worker.faults += 1
         worker.resident.discard(event.policy_version)
         worker.is_late = True
-        return _prefetch_again(state) if worker.faults <= MAX_FAULTS else []
+        return prefetch_again(state) if worker.faults <= MAX_FAULTS else []
     worker.faults = 0
     worker.serving_version = event.policy_version
     worker.resident.add(event.policy_version)

@@ -96,7 +96,8 @@ def _replayed(state: JobState, step: Step) -> list[Action]:
 
 def state_published(state: JobState, event: StatePublished, now: float) -> list[Action]:
     if event.policy_version != state.publishing:
-        return []
+        # Where it is the current one, the weight node had lost its bytes and has them again.
+        return swaps.prefetch_again(state) if event.policy_version == state.lineage.current else []
     state.publishing = None
     current = state.lineage.current
     parent = state.lineage.live_version_of_step(state.to_replay[0] - 1) if state.to_replay else current

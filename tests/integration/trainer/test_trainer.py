@@ -119,10 +119,22 @@ async def test_a_version_whose_bytes_were_lost_is_published_again_after_later_st
     await client.send(train=rig.step(2))
     await client.expect("finished")
     await client.expect("checkpoint")
-    await client.send(publish=pb.PublishState(policy_version=1, parent_version=0, step=1))
+    await client.send(publish=pb.PublishState(policy_version=1, parent_version=0, step=1, lost_epoch=1))
     assert manifest_from_wire((await client.expect("published")).manifest).digest == manifest_from_wire(first).digest
     await client.send(publish=pb.PublishState(policy_version=7, step=1))
     assert (await client.expect("fault")).fault.code == "step_conflict"
+
+
+async def test_a_restored_trainer_has_lost_bytes_only_where_it_stands(tmp_path: Path, model: Path) -> None:
+    async with running_trainer(tmp_path / "data") as rig:
+        _, manifests = await train_to(rig, model, 2)
+    async with running_trainer(tmp_path / "data") as rig:
+        client, opened = await rig.open(spec_json(model), epoch=2, restore_step=2)
+        assert opened.step == 2
+        await client.send(publish=pb.PublishState(policy_version=1, parent_version=0, step=1, lost_epoch=1))  # ignored
+        await client.send(publish=pb.PublishState(policy_version=2, parent_version=1, step=2, lost_epoch=1))
+        again = (await client.expect("published")).manifest
+        assert manifest_from_wire(again).digest == manifest_from_wire(manifests[2]).digest
 
 
 async def test_an_older_runner_is_fenced(rig: Rig, model: Path) -> None:

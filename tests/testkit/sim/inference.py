@@ -134,6 +134,9 @@ class Proxy:
     def _fetched(self, worker: Worker, version: int) -> None:
         if worker.worker_id not in self.world.workers:
             return
+        if version not in worker.resident and version not in self.world.store.here:
+            self.tell(did.WeightsPrefetched(worker.worker_id, version, "node: not resident"))
+            return
         if self.world.happens("load_fault"):
             self.tell(did.WeightsPrefetched(worker.worker_id, version, "node: unreachable"))
             return

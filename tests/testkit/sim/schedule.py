@@ -102,7 +102,7 @@ class Schedule:
 FAULT_KINDS = (
     *("env", "worker", "trainer", "proxy", "runner", "stall") * 3,
     *("env_link", "proxy_link", "trainer_link") * 2,
-    *("pause", "pause", "long_pause"),
+    *("pause", "pause", "long_pause", "node", "node"),
 )
 
 

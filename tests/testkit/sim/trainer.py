@@ -19,14 +19,16 @@ class TrainerMisused(AssertionError):
 
 @dataclass
 class Store:
-    """The weight store and the checkpoints, which outlive a trainer."""
+    """The weight store and the checkpoints, which outlive a trainer. A node that dies takes the bytes along."""
 
     sealed: dict[int, str] = field(default_factory=dict)
+    here: set[int] = field(default_factory=set)  # versions with their bytes
     checkpoints: set[int] = field(default_factory=lambda: {0})
 
     def seal(self, version: int, digest: str) -> None:
         if self.sealed.setdefault(version, digest) != digest:
             raise TrainerMisused(f"version {version} is sealed as {self.sealed[version]}, pushed as {digest}")
+        self.here.add(version)
 
 
 class Trainer:
@@ -41,6 +43,7 @@ class Trainer:
         self.link: Link | None = None
         self.parts: dict[tuple[int, int], dict[int, do.TrainStep]] = {}
         self.answers: dict[tuple[int, int], did.StepFinished] = {}
+        self.pushed: set[int] = set()  # versions whose bytes it can push again
 
     def open(self, link: Link, restore_step: int | None) -> None:
         if not self.is_alive or link.epoch < self.epoch:
@@ -55,8 +58,9 @@ class Trainer:
         if not self.is_alive or epoch < self.epoch:
             return
         match action:
-            case do.PublishState(version):
-                self.world.clock.after(self.rng.uniform(0.01, 0.3) * self.world.pace, self._publish, version)
+            case do.PublishState(version, _, step):
+                again = self._publish_again if version in self.world.store.sealed else self._publish
+                self.world.clock.after(self.rng.uniform(0.01, 0.3) * self.world.pace, again, version, step)
             case do.TrainStep():
                 self._train(action)
             case do.CloseTraining(path):
@@ -66,8 +70,18 @@ class Trainer:
         if self.is_alive and self.link is not None:
             self.link.answer(self.world.hear, self.link, event)
 
-    def _publish(self, version: int) -> None:
+    def _publish_again(self, version: int, step: int) -> None:
+        """The store lost its bytes; a trainer restored to another step cannot make them."""
+        if self.is_alive and (version in self.pushed or step == self.step):
+            store = self.world.store
+            store.seal(version, store.sealed[version])
+            self.answer(did.StatePublished(version, store.sealed[version], 10))
+
+    def _publish(self, version: int, step: int) -> None:
         if self.is_alive:
+            if step != self.step:
+                raise TrainerMisused(f"asked to publish step {step} while at {self.step}")
+            self.pushed.add(version)
             # Trainers compute other bytes, each its own; the job's model is the same for all.
             digest = f"v{version}/step{self.step}/{self.worker_id if self.step else 'model'}"
             self.world.store.seal(version, digest)
@@ -107,6 +121,7 @@ class Trainer:
             self.world.store.checkpoints.add(step)
         digest = f"v{version}/step{step}/{self.worker_id}"
         self.world.store.seal(version, digest)
+        self.pushed.add(version)
         newest = max(c for c in self.world.store.checkpoints if c <= step)
         batch = self._whole(key).batch_digest
         self.answers[key] = did.StepFinished(step, batch, version, digest, 10, checkpoint_step=newest)

@@ -182,10 +182,18 @@ class World:
             case do.PauseRollout() | do.ResumeRollout():
                 for name in self.envs:
                     self._send(runner, name, action)
+            case do.PrefetchWeights(version) if version in self.store.sealed and version not in self.store.here:
+                self._send(runner, "trainer", self._lost(runner, version))
             case do.PrefetchWeights() | do.UpdateWeights() | do.PinVersion():
                 self._send(runner, "proxy", action)
             case do.PublishState() | do.TrainStep() | do.CloseTraining():
                 self._send(runner, "trainer", action)
+
+    @staticmethod
+    def _lost(runner: Runner, version: int) -> do.PublishState:
+        """Asked of the trainer instead, as the performer does when the node says that it does not have the version."""
+        known = runner.state.lineage.versions[version]
+        return do.PublishState(version, known.parent, known.step)
 
     def _send(self, runner: Runner, name: str, action: do.Action) -> None:
         link = runner.links.get(name)
@@ -263,6 +271,10 @@ class World:
             return None
         self.clock.after(self.rng.uniform(0.1, 2.0), self.runner.turn)
         return self._start_runner()
+
+    def _lose_node(self) -> None:
+        """The weight node's bytes; workers keep what is resident."""
+        self.store.here.clear()
 
     def _lose_env_link(self) -> None:
         self._cut(self.rng.choice(sorted(self.envs)) if self.envs else "")

@@ -44,14 +44,16 @@ class OpenTraining(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., job_epoch: _Optional[int] = ..., spec_json: _Optional[str] = ..., weights_address: _Optional[str] = ..., restore_step: _Optional[int] = ...) -> None: ...
 
 class PublishState(_message.Message):
-    __slots__ = ("policy_version", "parent_version", "step")
+    __slots__ = ("policy_version", "parent_version", "step", "lost_epoch")
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     PARENT_VERSION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    LOST_EPOCH_FIELD_NUMBER: _ClassVar[int]
     policy_version: int
     parent_version: int
     step: int
-    def __init__(self, policy_version: _Optional[int] = ..., parent_version: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+    lost_epoch: int
+    def __init__(self, policy_version: _Optional[int] = ..., parent_version: _Optional[int] = ..., step: _Optional[int] = ..., lost_epoch: _Optional[int] = ...) -> None: ...
 
 class SetWeights(_message.Message):
     __slots__ = ("weights_address",)

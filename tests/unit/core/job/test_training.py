@@ -42,6 +42,11 @@ class TestStart:
         job.lose_trainer(restored_at=0)
         assert numbers(job, do.PublishState) == [(0, 0), (0, 0)]
 
+    def test_a_version_that_the_node_had_lost_is_fetched_again(self) -> None:
+        job = running()
+        digest = job.state.lineage.versions[0].manifest_digest
+        assert do.PrefetchWeights(0) in job.tell(did.StatePublished(0, digest, 1))
+
     def test_a_stale_answer_to_publish_is_ignored(self) -> None:
         job = opened()
         assert job.tell(did.StatePublished(5, "digest-5", 1)) == []
