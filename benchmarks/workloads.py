@@ -2,7 +2,7 @@
 
 import time
 
-SLOW_S = 0.5
+SLOW_S = 1.0
 
 
 def share(completions: list[str]) -> float:
