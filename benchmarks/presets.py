@@ -49,10 +49,10 @@ class Size:
     repeats: int
 
 
-FULL = Size(groups=8, group_size=4, n_turns=4, steps=7, repeats=2)
+FULL = Size(groups=8, group_size=4, n_turns=4, steps=10, repeats=2)
 QUICK = Size(groups=4, group_size=2, n_turns=2, steps=4, repeats=1)
 QUICK_PRESETS = ("sync", "sync_plus", "bounded")
-MODEL = ModelTiming(t0_s=0.004, per_running_s=0.00015, train_s=0.85)
+MODEL = ModelTiming(t0_s=0.004, per_running_s=0.00015, train_s=1.1)
 UPDATES_PER_STEP = 2
 
 
@@ -61,7 +61,7 @@ def config(size: Size) -> dict[str, Any]:
     return {
         "unit_s": 1.0,
         "latency": {"kind": "lognormal", "median": 0.015, "sigma": 0.9, "most": 1.0},
-        "reset": {"kind": "lognormal", "median": 0.16, "sigma": 0.6, "most": 2.0},
+        "reset": {"kind": "lognormal", "median": 0.26, "sigma": 0.6, "most": 2.0},
         "turns": {"kind": "constant", "value": size.n_turns},
         "tokens": {"kind": "lognormal", "median": 22, "sigma": 0.85, "most": 260},
     }
