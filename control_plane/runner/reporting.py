@@ -5,6 +5,7 @@ Wall seconds of a step are consecutive parts from one commit to the next, so the
     exposed_pull | load | buffer_wait | train (fetch, old_logprobs, update, push …) | overhead
 
 Busy seconds are how long each resource worked for the job in that time; they overlap with the wall and each other.
+`reward_queue` is how long a reward waited for its grader, on average over those graded in that time.
 """
 
 from collections import Counter, defaultdict, deque
@@ -72,8 +73,10 @@ class Reporter:
     def trainer_progressed(self, progress: trn_pb.StepProgress) -> None:
         self._trainer = progress
 
-    def graded(self, seconds: float) -> None:
+    def graded(self, seconds: float, *, queue_s: float) -> None:
         self._busy["reward"] += seconds
+        self._busy["reward_queue"] += queue_s
+        self._busy["n_graded"] += 1
         self.grader_s = 0.9 * self.grader_s + 0.1 * seconds if self.grader_s else seconds
 
     def ended(self, attempts: Sequence[Attempt]) -> None:
@@ -103,6 +106,7 @@ class Reporter:
     def _add_seconds(self, step: Step) -> None:
         for name in ("generation", "environment", "reward"):
             step.seconds[f"busy/{name}"] = self._busy[name]
+        step.seconds["reward_queue"] = self._busy["reward_queue"] / max(1.0, self._busy["n_graded"])
         step.metrics["generated_tokens"] = float(self._busy["generated_tokens"])
         self._busy.clear()
         moved = self._moved.pop(step.policy_version, defaultdict(float))

@@ -193,7 +193,7 @@ class Runner:
             mark = (row["trajectory_id"], row["attempt"], row["reward_name"], row["try"])
             waiting.add(mark)
             if mark not in self._seen_rewards:
-                self._turns.reporter.graded(row["grader_s"])
+                self._turns.reporter.graded(row["grader_s"], queue_s=row["queue_s"])
                 self._inbox.put(_reward_event(row))
         self._seen_rewards = waiting
         await self._tools.hub.wait(topic, 1.0, since=seen)

@@ -120,6 +120,7 @@ def time(steps: Sequence[Mapping[str, Any]]) -> Table:
         table.add_row("wall", label, f"{part:.3f}", percent(part / whole), Text(bar(part / whole, 24), "cyan"), curve)
     for label, key in BUSY:
         table.add_row("busy", label, f"{means.get(key, 0.0):.3f}")
+    table.add_row("waiting", "a reward for its grader", f"{means.get('reward_queue', 0.0):.3f}")
     for key in INSIDE:
         table.add_row("in training", key.replace("_", " "), f"{means.get(key, 0.0):.3f}")
     around = means.get("train_wall", 0.0) - sum(means.get(key, 0.0) for key in INSIDE)

@@ -97,13 +97,14 @@ class TestSteps:
         reporter, (job, changes) = Reporter(), one_step()
         for busy_s, tokens in ((10.0, 100), (12.0, 160), (13.5, 200)):
             reporter.worker_reported(worker("w@a", busy_s, tokens))
-        reporter.graded(0.25)
-        reporter.graded(0.5)
+        reporter.graded(0.25, queue_s=0.1)
+        reporter.graded(0.5, queue_s=0.3)
         reporter.close_step(job.state, job.state.steps[1], changes)
         step = job.state.steps[1]
         assert step.seconds["busy/generation"] == 3.5
         assert step.metrics["generated_tokens"] == 100.0
         assert step.seconds["busy/reward"] == 0.75
+        assert step.seconds["reward_queue"] == pytest.approx(0.2)
 
     def test_a_worker_of_a_new_life_does_not_count_backwards(self) -> None:
         reporter, (job, changes) = Reporter(), one_step()
@@ -123,7 +124,7 @@ class TestSteps:
 
     def test_busy_seconds_start_anew_with_each_step(self) -> None:
         reporter, (job, changes) = Reporter(), one_step()
-        reporter.graded(3.0)
+        reporter.graded(3.0, queue_s=0.0)
         reporter.close_step(job.state, job.state.steps[1], changes)
         reporter.close_step(job.state, job.state.steps[1], changes)
         assert job.state.steps[1].seconds["busy/reward"] == 0.0
