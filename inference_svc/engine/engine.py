@@ -67,7 +67,7 @@ class RequestRefused(EngineError):
 
 
 class LoadRefused(EngineError):
-    """Weights that do not fit the model (a missing, unknown or misshapen tensor); the old weights still serve."""
+    """Weights that do not fit the model (missing, unknown, misshapen or inexact tensors); the old ones still serve."""
 
 
 class EngineDied(Exception):

@@ -20,7 +20,10 @@ class LiveWeights:
         self._tied = list(owners.values())
 
     def check(self, tensors: Tensors) -> None:
-        """Raise LoadRefused unless ``tensors`` names every tensor (one of its names is enough) in its shape."""
+        """Raise LoadRefused unless ``tensors`` names every tensor (one name is enough) in its shape and exactly.
+
+        A float may become a wider one; nothing is rounded, no whole number becomes a float, and tied names agree.
+        """
         unknown = sorted(set(tensors) - set(self._targets))
         missing = sorted(names[0] for names in self._tied if not any(name in tensors for name in names))
         if unknown or missing:
@@ -29,9 +32,17 @@ class LiveWeights:
             shape, expected = tuple(source.shape), tuple(self._targets[name].shape)
             if shape != expected:
                 raise LoadRefused(f"tensor {name} has shape {shape}; the model needs {expected}")
+            dtype, held = dtype_of(source), self._targets[name].dtype
+            if not _is_exact(dtype, held):
+                raise LoadRefused(f"tensor {name} is {dtype}; the model holds {held}, and nothing is cast")
+        for names in self._tied:
+            first, *others = [name for name in names if name in tensors]
+            for other in others:
+                if not _is_same(tensors[first], tensors[other]):
+                    raise LoadRefused(f"{first} and {other} are tied but hold different values; give one of them")
 
     def copy(self, tensors: Tensors) -> int:
-        """Copy checked ``tensors`` into the live ones, converting to their dtypes; returns the bytes written."""
+        """Copy checked ``tensors`` into the live ones, widening where those are wider; returns the bytes written."""
         n_bytes = 0
         with torch.no_grad():
             for names in self._tied:
@@ -47,7 +58,34 @@ def as_torch(source: Any) -> torch.Tensor:
     if isinstance(source, torch.Tensor):
         return source
     if isinstance(source, TypedArray):
-        dtype: torch.dtype = getattr(torch, source.dtype)
-        return as_torch(source.array).view(dtype)
+        return as_torch(source.array).view(dtype_of(source))
     # torch warns about views of read-only memory, although nothing here writes to it.
     return torch.from_numpy(source) if source.flags.writeable else torch.tensor(source)
+
+
+def dtype_of(source: Any) -> torch.dtype:
+    """The dtype of ``as_torch(source)``, without touching the values."""
+    if isinstance(source, torch.Tensor):
+        return source.dtype
+    dtype: torch.dtype = getattr(torch, source.dtype if isinstance(source, TypedArray) else source.dtype.name)
+    return dtype
+
+
+def _is_exact(source: torch.dtype, target: torch.dtype) -> bool:
+    """Whether every value of ``source`` is one of ``target``."""
+    if source == target:
+        return True
+    are_floats = source.is_floating_point and target.is_floating_point
+    return are_floats and torch.finfo(source).bits < torch.finfo(target).bits
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Bit for bit; what lies in the same memory is not compared."""
+    if dtype_of(one) != dtype_of(other):
+        return False
+    left, right = as_torch(one), as_torch(other)
+    return left.data_ptr() == right.data_ptr() or torch.equal(_bits(left), _bits(right))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1).view(torch.uint8)
