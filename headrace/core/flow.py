@@ -1,12 +1,15 @@
 """Steady-state accounting of a stock: arrivals, departures, depth over time, and Little's law.
 
-For any stock observed from empty to empty, time-average depth = arrival rate x mean residence exactly; in between the
-two sides differ by what is still inside. A lasting difference means that something enters or leaves uncounted.
+For any stock observed from empty to empty, time-average depth = arrival rate x mean residence exactly; before that the
+residence of what is still inside counts as far as it has come. The left side comes from what was counted here, the
+right side from the stock's own entry times: a difference means that something entered or left uncounted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+_NOTHING_S = 1e-9
 
 
 @dataclass(slots=True)
@@ -20,43 +23,44 @@ class Flow:
     arrived: int = 0
     left: int = 0
     residence_s: float = 0.0
-    age_s: float = 0.0  # summed entry times of what is inside, for its present age
 
     def arrive(self, now: float) -> None:
         self._advance(now)
         self.depth += 1
         self.arrived += 1
-        self.age_s += now
 
     def leave(self, now: float, entered_at: float) -> None:
         self._advance(now)
         self.depth -= 1
         self.left += 1
         self.residence_s += now - entered_at
-        self.age_s -= entered_at
 
-    def _advance(self, now: float) -> None:
+    def _advance(self, now: float) -> float:
+        """Seconds since the first look."""
         if self.began_at is None:
             self.began_at = self.seen_at = now
         self.depth_seconds += self.depth * (now - self.seen_at)
         self.seen_at = now
+        return now - self.began_at
 
-    def summary(self, now: float) -> dict[str, float]:
-        """Depth, rates per second, mean residence and age, and both sides of Little's law with their ratio."""
-        self._advance(now)
-        elapsed = max(now - (self.began_at or now), 1e-9)
-        present_age = self.depth * now - self.age_s
-        residence = (self.residence_s + present_age) / max(self.arrived, 1)
-        average = self.depth_seconds / elapsed
-        expected = self.arrived / elapsed * residence
+    def summary(self, now: float, entered_at: Iterable[float]) -> dict[str, float]:
+        """Depth, rates per second, mean residence and age, and the two sides of Little's law as a ratio.
+
+        `entered_at` is when each thing inside came in, as the stock knows it: what was counted here cannot vouch for
+        itself.
+        """
+        elapsed = max(self._advance(now), _NOTHING_S)
+        ages = [now - at for at in entered_at]
+        stayed_s = self.residence_s + sum(ages)
         return {
             "depth": float(self.depth),
-            "depth_mean": average,
+            "depth_mean": self.depth_seconds / elapsed,
             "arrivals_per_s": self.arrived / elapsed,
             "departures_per_s": self.left / elapsed,
             "residence_mean_s": self.residence_s / max(self.left, 1),
-            "age_mean_s": present_age / max(self.depth, 1),
-            "littles_law_ratio": average / expected if expected > 0 else 1.0,
+            "age_mean_s": sum(ages) / max(len(ages), 1),
+            # Depth over rate x stay; the span of the observation cancels.
+            "littles_law_ratio": (self.depth_seconds + _NOTHING_S) / (max(stayed_s, 0.0) + _NOTHING_S),
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -64,4 +68,5 @@ class Flow:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Flow":
-        return cls(**stored)
+        """Names that are not known any more are passed over."""
+        return cls(**{name: stored[name] for name in cls.__slots__})

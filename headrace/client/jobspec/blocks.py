@@ -163,7 +163,7 @@ class AsyncBlock(Block):
     on_stale: OnStale | None = Field(None, description="Evict stale groups, or hold the take for those about to be.")
     repack: bool | None = Field(None, description="Merge the long tail of one version onto fewer workers.")
     local_batch: Count | None = Field(None, description="Trajectories a worker starts per version; null: no limit.")
-    overcommit: Annotated[float, Field(ge=1, le=1e6)] | None = Field(None, description="Factor on the admission bound.")
+    overcommit: Annotated[float, Field(ge=1, le=1e6)] | None = Field(None, description="Factor on the admission bound; with alpha null that is two batches.")
     max_inflight: Count | None = Field(
         None,
         description="Most training attempts in the making, until their group is ready; null: as many as slots allow.",
