@@ -1,6 +1,7 @@
 """A training step: invariant under its cuts, silent where nothing trains, and going the right way."""
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -100,11 +101,25 @@ def test_advantages_push_the_right_way(advantage: float) -> None:
     assert (logprob(model, entry) - before) * advantage > 1e-4
 
 
-def test_learning_rate_zero_changes_nothing() -> None:
-    model, result = step(MIXED, StepSettings(updates_per_step=2), hooks=StepHooks(learning_rate=lambda done: 0.0))
+@pytest.mark.parametrize("budget", [8192, 40])
+def test_learning_rate_zero_changes_nothing(budget: int) -> None:
+    settings = StepSettings(updates_per_step=2, max_tokens_per_microbatch=budget)
+    model, result = step(MIXED, settings, hooks=StepHooks(learning_rate=lambda done: 0.0))
     assert result.n_updates == 2
     assert torch.equal(flat(model), flat(tiny_model()))
     assert result.metrics["ratio_deviation"] == pytest.approx(0, abs=1e-6), "r is 1 while the parameters stand still"
+    assert result.metrics["clip_fraction"] == 0
+    assert result.metrics["kl_from_old"] == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("budget", [8192, 40])
+def test_the_first_ratio_is_exactly_1_in_bfloat16_too(budget: int) -> None:
+    """pi_old is the trainer's own; what the engine's logprobs are off by is the correction's and the gap's."""
+    model = tiny_model().to(torch.bfloat16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    result = train_step(model, optimizer, MIXED, GROUPS, StepSettings(max_tokens_per_microbatch=budget))
+    assert (result.metrics["ratio_deviation"], result.metrics["clip_fraction"]) == (0, 0)
+    assert result.metrics["lag/0/rho_deviation"] > 0
 
 
 def test_dropout_of_the_model_does_not_move_the_ratio() -> None:
@@ -115,6 +130,32 @@ def test_dropout_of_the_model_does_not_move_the_ratio() -> None:
     result = train_step(model, optimizer, MIXED, GROUPS, StepSettings(updates_per_step=2))
     assert result.metrics["ratio_deviation"] == pytest.approx(0, abs=1e-6)
     assert result.metrics["clip_fraction"] == 0
+
+
+class OneLogprob(torch.nn.Module):
+    """Two words, and a log-probability of word 1 that is the same everywhere."""
+
+    def __init__(self, logprob: float) -> None:
+        super().__init__()
+        self.odds = torch.nn.Parameter(torch.tensor(logprob - math.log1p(-math.exp(logprob))))
+        self.device = torch.device("cpu")
+
+    def get_decoder(self) -> object:
+        return lambda input_ids, **_: type("Out", (), {"last_hidden_state": torch.ones(*input_ids.shape, 1)})
+
+    def get_output_embeddings(self) -> object:
+        return lambda hidden: torch.stack([torch.zeros(()), self.odds]).expand(hidden.shape[0], -1)
+
+
+@pytest.mark.parametrize(("kind", "value"), [("k1", -0.2), ("k2", 0.02), ("k3", 0.021403)])
+def test_the_penalty_is_added_and_pulls_towards_the_reference(kind: str, value: float) -> None:
+    model, entry = OneLogprob(-1.2), Row([0, 1], [0, 1], [0.0, -1.2], 0.0, "a")
+    settings = StepSettings(kl_coefficient=0.1, kl_estimator=kind)  # type: ignore[arg-type]
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    result = train_step(model, optimizer, [entry], [[0]], settings, StepHooks(reference=OneLogprob(-1.0)))  # type: ignore[arg-type]
+    assert result.metrics["loss"] == pytest.approx(0.1 * value, abs=1e-7)
+    if kind != "k1":  # the expectation of its gradient is 0: it pulls nowhere
+        assert -1.2 < logprob(model, entry) < -1.0
 
 
 def test_truncated_correction_scales_the_gradient_of_stale_tokens() -> None:
