@@ -129,6 +129,7 @@ class Reporter:
         waiting = Counter(
             {s.value: len(state.train_groups(s)) for s in (GroupState.OPEN, GroupState.COMPLETE, GroupState.READY)}
         )
+        ready_at = [group.ready_at for group in state.train_groups(GroupState.READY) if group.ready_at is not None]
         return {
             "step": state.step,
             "max_steps": state.plan.max_steps,
@@ -148,7 +149,7 @@ class Reporter:
             "routing": self.routing,
             "staleness": accounting.staleness(state),
             "censoring": state.censoring.report(),
-            "flow": state.buffer.summary(now),
+            "flow": state.buffer.summary(now, ready_at),
         }
 
     def _training(self, state: JobState) -> dict[str, Any] | None:

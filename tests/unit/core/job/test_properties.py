@@ -1,5 +1,6 @@
 """After any sequence of events, sensible or not: the invariants hold, the books balance, nothing is trained twice."""
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -8,7 +9,7 @@ from testkit.jobs import ENV, TOOLS, Job, is_generating, make_plan, make_policy,
 from headrace.core.job import actions as do
 from headrace.core.job import events as did
 from headrace.core.job.plan import TaskPlan
-from headrace.core.job.rows import Attempt, Key, SegmentRow
+from headrace.core.job.rows import Attempt, GroupState, Key, SegmentRow
 from headrace.core.job.state import TERMINAL, Phase
 from headrace.core.ledger import AttemptState
 
@@ -211,6 +212,16 @@ class AnyEvents(RuleBasedStateMachine):
         live = [(a.purpose, a.task) for a in self.job.rows.values() if a.is_in_flight]
         state.ledger.check(live)
         assert sum(self.job.counts().values()) == sum(n for (p, _), n in state.ledger.issued.items() if p == "train")
+
+    @invariant()
+    def the_buffer_counts_what_is_ready(self) -> None:
+        if not hasattr(self, "job"):
+            return
+        flow, now = self.job.state.buffer, self.job.now
+        ready_at = [group.ready_at for group in self.job.state.train_groups(GroupState.READY)]
+        assert flow.depth == len(ready_at)
+        entered_at = [at for at in ready_at if at is not None]
+        assert flow.summary(now, entered_at)["littles_law_ratio"] == pytest.approx(1.0, abs=1e-6)
 
     @invariant()
     def what_is_trained_was_fresh_and_whole(self) -> None:
