@@ -76,10 +76,11 @@ async def test_deep_nesting_is_refused_and_harms_nobody(served: Served, job_docu
     assert brackets.status_code == 422
     document = job_document()
     document["tasks"][0]["env"]["config"] = "HERE"
-    body = json.dumps(document).replace('"HERE"', '{"a":' * 500 + "1" + "}" * 500)
-    answer = await served.http.post("/jobs", content=body, headers=JSON)
-    assert answer.status_code == 422
-    assert "deeper" in answer.json()["errors"][0]["message"]
+    for depth in (500, 1000):
+        body = json.dumps(document).replace('"HERE"', '{"a":' * depth + "1" + "}" * depth)
+        answer = await served.http.post("/jobs", content=body, headers=JSON)
+        assert answer.status_code == 422
+        assert "deeper" in answer.json()["errors"][0]["message"]
     assert (await served.http.get("/jobs")).status_code == 200
 
 

@@ -9,7 +9,7 @@ from headrace.core.job.actions import ScoreAttempt
 from headrace.core.job.rows import Key
 
 SPEC = make_spec()
-STYLE = {"fn": "reward_svc.graders.calculator:grade", "name": "style", "timeout_s": 9}
+STYLE = {"fn": "my_graders.style:judge", "name": "style", "timeout_s": 9}
 TWO = make_spec(tasks=[{**CALCULATOR, "rewards": [*CALCULATOR["rewards"], STYLE]}])
 
 
@@ -53,7 +53,10 @@ def test_a_repeated_try_travels_alone() -> None:
 
 def test_every_reward_of_the_task_is_an_item_of_its_own() -> None:
     (payload,) = batches("job_1", TWO, [asked(1, names=("grade", "style"))])
-    assert [(item["reward_name"], item["timeout_s"]) for item in payload["items"]] == [("grade", 5.0), ("style", 9.0)]
+    assert [(item["reward_name"], item["fn"], item["timeout_s"]) for item in payload["items"]] == [
+        ("grade", "reward_svc.graders.calculator:grade", 5.0),
+        ("style", "my_graders.style:judge", 9.0),
+    ]
 
 
 def test_only_those_that_are_asked_for() -> None:
