@@ -6,6 +6,7 @@ only groups that the staleness bound allows, and a task's share of a batch is no
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import fsum
 from types import MappingProxyType
 from typing import Protocol
 
@@ -61,10 +62,11 @@ def check_order(groups: Sequence[ReadyGroup], order: Sequence[str]) -> None:
 
 
 def _variance(values: Sequence[float]) -> float:
-    if not values:
+    """Of equal values exactly 0, and the same in any order: rounding must not decide between groups that tie."""
+    if not values or min(values) == max(values):
         return 0.0
-    mean = sum(values) / len(values)
-    return sum((value - mean) ** 2 for value in values) / len(values)
+    mean = fsum(values) / len(values)
+    return fsum((value - mean) ** 2 for value in values) / len(values)
 
 
 @dataclass(frozen=True, slots=True)
