@@ -225,10 +225,14 @@ def parts_of(state: JobState, step: Step) -> list[TrainStep]:
 
 
 def _record_waits(state: JobState, step: Step, now: float) -> None:
-    """The wall time between the last commit and this take, in consecutive parts."""
+    """The wall time between the last commit and this take, in consecutive parts.
+
+    Workers that load on their own keep nobody waiting: there all of it is the wait for a batch.
+    """
+    marks = {} if state.plan.policy.load_at == "drain" else state.marks
     committed = state.marks.get("committed", now)
-    resident = state.marks.get("resident", committed)
-    loaded = state.marks.get("loaded", resident)
+    resident = marks.get("resident", committed)
+    loaded = marks.get("loaded", resident)
     step.seconds["exposed_pull"] = max(0.0, resident - committed)
     step.seconds["load"] = max(0.0, loaded - resident)
     step.seconds["buffer_wait"] = max(0.0, now - loaded)

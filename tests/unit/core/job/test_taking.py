@@ -242,6 +242,19 @@ class TestTake:
         seconds = job.state.steps[2].seconds
         assert (seconds["exposed_pull"], seconds["load"], seconds["buffer_wait"]) == (3.0, 0.5, 4.0)
 
+    def test_where_workers_load_on_their_own_only_the_batch_is_waited_for(self) -> None:
+        job = running(groups=1, max_steps=9, policy=make_policy("independent"))
+        job.finish_group(job.groups[0])
+        job.now += 2.0
+        job.commit()
+        job.now += 3.0
+        job.prefetch()
+        job.now += 4.0
+        job.update()
+        job.finish_all()
+        seconds = job.state.steps[2].seconds
+        assert (seconds["exposed_pull"], seconds["load"], seconds["buffer_wait"]) == (0.0, 0.0, 7.0)
+
     def test_a_late_worker_counts_no_more(self) -> None:
         job = running(groups=1, max_steps=9, limits={"prefetch_s": 10.0})
         job.finish_group(job.groups[0])
