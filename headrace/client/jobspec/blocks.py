@@ -16,7 +16,10 @@ class ModelBlock(Block):
     path: Annotated[str, Field(min_length=1, max_length=4096)] = Field(
         description="A Hugging Face causal-LM directory, as the trainer sees it."
     )
-    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Parameter type of trainer and engines.")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="Type of the trainer's parameters and of published weights; the hf engine widens to float32.",
+    )
     max_len: Annotated[int, Field(ge=2, le=1 << 20)] = Field(
         256, description="Context limit in tokens of a whole trajectory; longer ones end truncated (`context_length`)."
     )
@@ -163,7 +166,9 @@ class AsyncBlock(Block):
     on_stale: OnStale | None = Field(None, description="Evict stale groups, or hold the take for those about to be.")
     repack: bool | None = Field(None, description="Merge the long tail of one version onto fewer workers.")
     local_batch: Count | None = Field(None, description="Trajectories a worker starts per version; null: no limit.")
-    overcommit: Annotated[float, Field(ge=1, le=1e6)] | None = Field(None, description="Factor on the admission bound; with alpha null that is two batches.")
+    overcommit: Annotated[float, Field(ge=1, le=1e6)] | None = Field(
+        None, description="Factor on the admission bound; with alpha null that is two batches."
+    )
     max_inflight: Count | None = Field(
         None,
         description="Most training attempts in the making, until their group is ready; null: as many as slots allow.",
