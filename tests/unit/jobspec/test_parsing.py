@@ -1,8 +1,9 @@
 """What the job spec accepts, what it refuses, and how it says so."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from headrace.client.jobspec import JobSpec, SpecError, apply_overrides, load, parse, parse_json, read_yaml
 from headrace.client.jobspec.plain import printable
 from headrace.client.jobspec.reference import reference
+from headrace.core import async_policy
 from headrace.core.async_policy import PRESETS
 
 
@@ -42,6 +44,37 @@ def test_preset_fills_the_policy_and_resolving_twice_changes_nothing(preset: str
     assert spec.policy == resolved.policy == PRESETS[preset]
     assert resolved.resolve() == resolved
     assert parse_json(resolved.canonical_json()) == resolved
+
+
+GIVEN = st.fixed_dictionaries(
+    {},
+    optional={
+        "interaction": st.sampled_from(get_args(async_policy.Interaction)),
+        "reward": st.sampled_from(get_args(async_policy.RewardAt)),
+        "load_at": st.sampled_from(get_args(async_policy.LoadAt)),
+        "on_load": st.sampled_from(get_args(async_policy.OnLoad)),
+        "overlap": st.sampled_from(get_args(async_policy.Overlap)),
+        "train_on": st.sampled_from(get_args(async_policy.TrainOn)),
+        "alpha": st.none() | st.integers(0, 3),
+        "on_stale": st.sampled_from(get_args(async_policy.OnStale)),
+        "repack": st.booleans(),
+        "local_batch": st.none() | st.just(64),
+        "overcommit": st.just(1.5),
+        "max_inflight": st.none() | st.just(512),
+    },
+)
+
+
+@given(preset=st.sampled_from(list(PRESETS)), given_fields=GIVEN)
+def test_a_preset_only_fills_fields(preset: str, given_fields: dict[str, Any]) -> None:
+    """What was given stands; a combination that cannot run is refused at a field, whoever filled it."""
+    expected = replace(PRESETS[preset], **given_fields)
+    data = document(**{"async": {"preset": preset, **given_fields}}, resources={"env_slots": 512})
+    if refused := expected.validate():
+        assert {f"/async/{problem.field}" for problem in refused} <= problems(data).keys()
+    else:
+        spec = parse(data)
+        assert spec.policy == spec.resolve().policy == expected
 
 
 def test_given_fields_win_over_the_preset_null_included() -> None:
