@@ -1,7 +1,7 @@
 """Seconds per token by task and pool: means, regret, exploration by counts."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.profile import HALF_LIFE_TOKENS, AffinityProfile
@@ -51,6 +51,112 @@ def test_regret_never_falls(turns: list[tuple[str, int, float]]) -> None:
         profile.observe("t", pool, n_tokens, seconds, static_pool="a")
         assert profile.regret_s.get("t", 0.0) >= before
         before = profile.regret_s.get("t", 0.0)
+
+
+TURNS = st.lists(
+    st.tuples(
+        st.sampled_from(["lake", "pond"]),
+        st.sampled_from("abc"),
+        st.integers(-1, 20_000),
+        st.floats(-1.0, 1e4),
+        st.sampled_from(["a", "b", "c", None, "never used"]),
+    ),
+    max_size=30,
+)
+"""(task, pool, tokens, seconds, pool that the tags name)."""
+
+
+@given(TURNS)
+def test_a_mean_lies_between_what_was_seen_and_regret_is_the_sum_of_its_terms(turns: list[tuple]) -> None:
+    profile = AffinityProfile()
+    seen: dict[tuple[str, str], list[float]] = {}
+    regret: dict[str, float] = {}
+    for task, pool, n_tokens, seconds, static_pool in turns:
+        profile.observe(task, pool, n_tokens, seconds, static_pool=static_pool)
+        if n_tokens < 1 or seconds < 0:
+            continue
+        seen.setdefault((task, pool), []).append(seconds / n_tokens)
+        means = {name: profile.mean(task, name) for name in "abc"}
+        known = {name: mean for name, mean in means.items() if mean is not None}
+        static = known.get(static_pool or pool)
+        if static is not None:
+            regret[task] = regret.get(task, 0.0) + n_tokens * (static - min(known.values()))
+    assert {f"{task}/{pool}" for task, pool in seen} == profile.means().keys()
+    for (task, pool), rates in seen.items():
+        mean = profile.mean(task, pool)
+        assert mean is not None and min(rates) * (1 - 1e-9) <= mean <= max(rates) * (1 + 1e-9)
+    assert profile.regret_s == pytest.approx(regret)
+    assert all(total >= 0 for total in profile.regret_s.values())
+
+
+@given(st.lists(st.integers(1, 3000), min_size=1, max_size=20), st.floats(0.001, 10), st.floats(0.001, 10))
+def test_what_was_seen_before_fades_by_half_every_half_life(tokens: list[int], before: float, after: float) -> None:
+    """After a long past at one rate, the share that the past still has is known from the tokens since, however cut."""
+    profile = AffinityProfile()
+    for _ in range(400):
+        profile.observe("t", "a", 1000, 1000 * before)
+    weight = profile.cells["t", "a"].weight_tokens
+    for n_tokens in tokens:
+        profile.observe("t", "a", n_tokens, n_tokens * after)
+        weight = weight * 0.5 ** (n_tokens / HALF_LIFE_TOKENS) + n_tokens
+    past = share_of_the_past(sum(tokens), weight)
+    assert profile.mean("t", "a") == pytest.approx(past * before + (1 - past) * after, rel=1e-6)
+
+
+def share_of_the_past(n_since: int, weight: float) -> float:
+    """What 400,000 tokens at one rate weigh after `n_since` others, of all that weighs."""
+    old = sum(1000 * 0.5 ** (1000 * age / HALF_LIFE_TOKENS) for age in range(400))
+    return old * 0.5 ** (n_since / HALF_LIFE_TOKENS) / weight
+
+
+@settings(max_examples=50)
+@given(
+    st.integers(1, 40),
+    st.lists(st.tuples(st.sets(st.sampled_from("abcd"), min_size=1), st.floats(0.1, 5)), max_size=80),
+)
+def test_pools_that_are_there_are_named_once_and_none_stays_unexplored(
+    explore_every: int, turns: list[tuple[set[str], float]]
+) -> None:
+    """Pools come and go; once all have been there for a while each has had its share."""
+    profile = AffinityProfile()
+    turns = turns + [(set("abcd"), 1.0)] * 400
+    for pools, cost in turns:
+        order = profile.ranked("t", [*pools, *pools], explore_every=explore_every)
+        assert sorted(order) == sorted(pools)
+        profile.routed("t", order[0])
+        profile.observe("t", order[0], 10, 10 * cost)
+    assert sum(profile.n_routed.values()) == len(turns)
+    assert min(profile.n_routed.values()) >= (len(turns) - 4) // (explore_every * 4)
+    assert len(profile.n_routed) == 4
+
+
+@settings(max_examples=50)
+@given(
+    st.permutations([1.0, 1.5, 2.5, 4.0]),
+    st.integers(2, 4),
+    st.lists(st.floats(0.9, 1.1), min_size=7, max_size=31),
+)
+def test_learned_routing_ends_at_the_cheapest_pool_whatever_the_noise(
+    costs: list[float], n_pools: int, noise: list[float]
+) -> None:
+    """Ten percent of noise on every turn; all but the explored turns go to the cheapest."""
+    cost = dict(zip("abcd", costs[:n_pools], strict=False))
+    cheapest = min(cost, key=lambda pool: cost[pool])
+    profile, sent = AffinityProfile(), dict.fromkeys(cost, 0)
+    router = LearnedRouter(profile, explore_every=10)
+    workers = [WorkerLoad(f"w-{pool}", pool) for pool in cost]
+    for turn in range(300):
+        chosen = router.route(RouteQuery("t"), workers, 0).worker_id
+        assert chosen is not None
+        pool = chosen.removeprefix("w-")
+        profile.routed("t", pool)
+        profile.observe("t", pool, 10, 10 * cost[pool] * noise[turn % len(noise)], static_pool="a")
+        sent[pool] += 1
+    assert sent[cheapest] >= 300 - (n_pools - 1) * (300 // (10 * n_pools) + 2)
+    tags_lose = profile.regret_s["t"]
+    assert tags_lose >= 0
+    if cheapest != "a":
+        assert tags_lose / (300 * 10) == pytest.approx(cost["a"] - cost[cheapest], rel=0.6)
 
 
 def route(profile: AffinityProfile, cost: dict[str, float], n_turns: int) -> dict[str, int]:

@@ -1,10 +1,11 @@
 """The routing decision, gate by gate."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.core.router import AffinityRouter, Route, RouteQuery, WorkerLoad
+from headrace.core.profile import AffinityProfile
+from headrace.core.router import AffinityRouter, LearnedRouter, Route, RouteQuery, WorkerLoad
 
 ROUTER = AffinityRouter(pools={"heavy": ("big", "mid")}, tags={"lake": "heavy", "pond": "pond"})
 ANY = RouteQuery("task")
@@ -90,6 +91,8 @@ workers = st.lists(
         is_open=st.booleans(),
         is_leaving=st.booleans(),
         is_pinned=st.booleans(),
+        n_bound=st.integers(0, 5),
+        takes_new=st.booleans(),
     ),
     max_size=6,
     unique_by=lambda worker: worker.worker_id,
@@ -100,6 +103,7 @@ queries = st.builds(
     is_eval=st.booleans(),
     pinned_version=st.none() | st.integers(0, 3),
     home=st.none() | st.text("abcdef", min_size=1, max_size=3),
+    is_new=st.booleans(),
 )
 
 
@@ -116,3 +120,85 @@ def test_a_chosen_worker_passes_every_gate(query: RouteQuery, loads: list[Worker
         assert chosen.serving_version >= floor
     else:
         assert chosen.serving_version == query.pinned_version
+
+
+# The gates once more, each as its sentence says and in no hurry.
+
+
+def passes_version(version: int | None, query: RouteQuery, floor: int) -> bool:
+    if version is None:
+        return False
+    return version == query.pinned_version if query.pinned_version is not None else version >= floor
+
+
+def is_live(worker: WorkerLoad, query: RouteQuery, floor: int) -> bool:
+    """It serves an allowed version to the end, or is about to load one."""
+    ends_with = worker.serving_version if worker.next_version is None else worker.next_version
+    return not worker.is_leaving and passes_version(ends_with, query, floor)
+
+
+def has_room(worker: WorkerLoad, query: RouteQuery, floor: int) -> bool:
+    may_begin = not query.is_new or worker.takes_new
+    is_free = worker.is_open and worker.n_running < worker.max_running
+    return is_free and may_begin and passes_version(worker.serving_version, query, floor)
+
+
+def by_the_book(query: RouteQuery, loads: list[WorkerLoad], floor: int) -> Route:
+    live = [worker for worker in loads if is_live(worker, query, floor)]
+    if not live:
+        return Route(None, is_available=False)
+    mine = [worker for worker in live if worker.is_pinned == query.is_eval] or live
+    wanted = {"lake": ["big", "mid"]}.get(query.task, [])
+    members, is_fallback = mine, bool(wanted)
+    for pool in reversed(wanted):
+        if there := [worker for worker in mine if worker.pool == pool]:
+            members, is_fallback = there, pool != wanted[0]
+    fit = [worker for worker in members if has_room(worker, query, floor)]
+    if query.home in [worker.worker_id for worker in fit]:
+        return Route(query.home, is_fallback=is_fallback)
+    fit.sort(key=lambda w: (max(w.n_running, w.n_bound) / w.max_running, w.worker_id))
+    return Route(fit[0].worker_id if fit else None, is_fallback=is_fallback)
+
+
+@settings(max_examples=300)
+@given(queries, workers, st.integers(0, 3), st.randoms(use_true_random=False))
+def test_the_route_is_the_one_by_the_book_in_whatever_order_workers_come(
+    query: RouteQuery,
+    loads: list[WorkerLoad],
+    floor: int,
+    rng,  # type: ignore[no-untyped-def]
+) -> None:
+    expected = by_the_book(query, loads, floor)
+    rng.shuffle(loads)
+    assert ROUTER.route(query, loads, floor) == expected
+
+
+def learned(costs: dict[str, float]) -> LearnedRouter:
+    """It has seen ten turns of every task in each of the pools."""
+    router = LearnedRouter(AffinityProfile(), explore_every=1000)
+    for pool, cost in costs.items():
+        for task in ("lake", "pond", "task"):
+            for _ in range(10):
+                router.profile.routed(task, pool)
+                router.profile.observe(task, pool, 10, 10 * cost)
+    return router
+
+
+@settings(max_examples=300)
+@given(queries, workers, st.integers(0, 3), st.permutations([1.0, 2.0, 3.0]))
+def test_learned_routing_has_the_same_gates_and_takes_the_cheapest_pool_with_room(
+    query: RouteQuery, loads: list[WorkerLoad], floor: int, costs: list[float]
+) -> None:
+    cost_of = dict(zip(("big", "mid", "other"), costs, strict=True))
+    route = learned(cost_of).route(query, loads, floor)
+    live = [worker for worker in loads if is_live(worker, query, floor)]
+    mine = [worker for worker in live if worker.is_pinned == query.is_eval] or live
+    fit = [worker for worker in mine if has_room(worker, query, floor)]
+    assert route.is_available == bool(live)
+    if query.home in [worker.worker_id for worker in fit]:
+        assert route.worker_id == query.home
+    elif fit:
+        key = {w.worker_id: (cost_of[w.pool], max(w.n_running, w.n_bound) / w.max_running, w.worker_id) for w in fit}
+        assert route.worker_id == min(key, key=lambda worker_id: key[worker_id])
+    else:
+        assert route.worker_id is None
