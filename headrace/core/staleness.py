@@ -6,6 +6,7 @@ admission and early eviction only save work. RollArt counts its bound before wor
 """
 
 import math
+from fractions import Fraction
 
 
 def may_take(lag: int | None, alpha: int | None) -> bool:
@@ -26,18 +27,15 @@ def admission_bound(*, rollout_lag: int, alpha: int | None, is_batch_out: bool, 
 
     overcommit * (w + alpha - m + 1) * B with w = n - rollout_lag. Alpha None bounds nothing here: two batches.
     """
-    if alpha is None:
-        return math.floor(overcommit * 2 * groups)
-    useful_batches = alpha - rollout_lag - is_batch_out + 1
-    return max(0, math.floor(overcommit * useful_batches * groups))
+    useful_batches = 2 if alpha is None else alpha - rollout_lag - is_batch_out + 1
+    return max(0, math.floor(_as_written(overcommit) * useful_batches * groups))
 
 
 def issued_per_group(group_size: int, redundancy: str | float) -> int:
-    """k = ceil(group_size * redundancy), computed in decimals so that 8 * 1.1 is 9 and 10 * 1.1 is 11, not 12."""
-    numerator, denominator = _decimal_ratio(str(redundancy))
-    return max(group_size, -(-group_size * numerator // denominator))
+    """k = ceil(group_size * redundancy), so that 8 * 1.1 is 9 and 10 * 1.1 is 11, not 12."""
+    return max(group_size, math.ceil(group_size * _as_written(redundancy)))
 
 
-def _decimal_ratio(text: str) -> tuple[int, int]:
-    whole, _, fraction = text.partition(".")
-    return int(whole + fraction), 10 ** len(fraction)
+def _as_written(factor: str | float) -> Fraction:
+    """The decimal that was written, not its binary neighbour: 100 * 1.15 is 115, not 114.99…"""
+    return Fraction(str(factor))

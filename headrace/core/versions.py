@@ -30,7 +30,7 @@ class Version:
 
 
 class VersionError(ValueError):
-    """A commit that breaks the clock: a number reused with other bytes, or a parent that does not exist."""
+    """A commit that breaks the clock: a number reused with other bytes, or a parent off the live line."""
 
 
 @dataclass(slots=True)
@@ -59,8 +59,7 @@ class Lineage:
             if known.manifest_digest != digest:
                 raise VersionError(f"version {version} exists with digest {known.manifest_digest}, not {digest}")
             return []
-        if parent is not None and parent not in self.versions:
-            raise VersionError(f"version {version} names parent {parent}, which was never committed")
+        self._check_parent(version, parent)
         if self.versions and version <= max(self.versions):
             raise VersionError(f"version {version} is not newer than {max(self.versions)}: numbers are never reused")
         depth = 0 if parent is None else self.versions[parent].depth + 1
@@ -68,6 +67,15 @@ class Lineage:
         self.versions[version] = made
         self.current = version
         return [made, *self._abandon_side_branches()]
+
+    def _check_parent(self, version: int, parent: int | None) -> None:
+        if parent is None:
+            if self.versions:
+                raise VersionError(f"version {version} names no parent, but {self.current} is current")
+        elif parent not in self.versions:
+            raise VersionError(f"version {version} names parent {parent}, which was never committed")
+        elif not self.is_live(parent):
+            raise VersionError(f"version {version} names parent {parent}, which was abandoned")
 
     def _abandon_side_branches(self) -> list[Version]:
         live = set(self.ancestors(self.current))

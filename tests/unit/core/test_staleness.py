@@ -1,13 +1,15 @@
 """Bounded staleness, number by number."""
 
+from collections.abc import Callable
 from decimal import Decimal
-from math import ceil
+from math import ceil, floor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.staleness import admission_bound, is_alive, issued_per_group, may_take
+from headrace.core.versions import Lineage
 
 ALPHAS = st.one_of(st.none(), st.integers(0, 8))
 
@@ -83,6 +85,23 @@ def test_admission_by_alpha_and_overcommit(alpha: int | None, overcommit: float,
     assert found == bound
 
 
+@pytest.mark.parametrize(
+    ("overcommit", "groups", "bound"),
+    [(1.15, 100, 115), (1.13, 100, 113), (1.1, 10, 11), (2.3, 10, 23), (1e6, 3, 3_000_000)],
+)
+def test_overcommit_is_counted_in_decimals(overcommit: float, groups: int, bound: int) -> None:
+    found = admission_bound(rollout_lag=0, alpha=0, is_batch_out=False, groups=groups, overcommit=overcommit)
+    assert found == bound
+
+
+@given(st.integers(0, 4), ALPHAS, st.booleans(), st.integers(1, 200), st.decimals("1", "9", places=2))
+def test_the_bound_is_the_formula(lag: int, alpha: int | None, is_out: bool, groups: int, factor: Decimal) -> None:
+    found = admission_bound(rollout_lag=lag, alpha=alpha, is_batch_out=is_out, groups=groups, overcommit=float(factor))
+    n, m = 10, 10 + is_out
+    batches = 2 if alpha is None else (n - lag) + alpha - m + 1
+    assert found == max(0, floor(factor * batches * groups))
+
+
 @given(st.integers(0, 6), st.integers(0, 6), st.booleans(), st.integers(1, 40))
 def test_all_that_is_admitted_can_still_be_taken(lag: int, alpha: int, is_out: bool, groups: int) -> None:
     """With overcommit 1: the batches before a group of the bound are few enough that its lag stays within alpha."""
@@ -117,3 +136,105 @@ def test_less_than_one_still_issues_the_group() -> None:
 @given(st.integers(1, 64), st.decimals("1", "4", places=3))
 def test_redundancy_is_the_decimal_ceiling(size: int, redundancy: Decimal) -> None:
     assert issued_per_group(size, str(redundancy)) == ceil(size * redundancy)
+
+
+class Rollout:
+    """One task, two workers and a trainer that may come back at an older version; every group is ready at once."""
+
+    def __init__(self, alpha: int, groups: int) -> None:
+        self.alpha, self.groups = alpha, groups
+        self.lineage = Lineage()
+        self.lineage.commit(0, parent=None, step=0, digest="d0")
+        self.serving = [0, 0]
+        self.waiting: list[int] = []  # v0 of each group, by arrival
+        self.is_out = False
+
+    def lag(self, version: int) -> int | None:
+        """Commits from the version to the current one, by the parents."""
+        line = self.lineage.ancestors(self.lineage.current)
+        return line.index(version) if version in line else None
+
+    def admit(self, worker: int) -> None:
+        """As many as the oldest worker in use allows, all of them on `worker`."""
+        lags = [self.lag(version) for version in self.serving]
+        known = [lag for lag in lags if lag is not None]
+        if lags[worker] is None:
+            return
+        bound = admission_bound(
+            rollout_lag=max(known), alpha=self.alpha, is_batch_out=self.is_out, groups=self.groups, overcommit=1.0
+        )
+        self.waiting += [self.serving[worker]] * max(0, bound - len(self.waiting))
+
+    def take(self, _: int) -> None:
+        if self.is_out or len(self.waiting) < self.groups:
+            return
+        self.waiting.sort(key=lambda version: -(self.lag(version) or 0))
+        batch, self.waiting = self.waiting[: self.groups], self.waiting[self.groups :]
+        assert all(may_take(self.lag(version), self.alpha) for version in batch)
+        self.is_out = True
+
+    def commit(self, _: int) -> None:
+        current = self.lineage.current
+        if self.is_out and current is not None:
+            self.publish(current)
+            self.is_out = False
+
+    def restore(self, back: int) -> None:
+        """To an ancestor, whose state is published again: a version like it, one deeper. What is too old leaves."""
+        line = self.lineage.ancestors(self.lineage.current)
+        if len(line) > 1:
+            self.publish(line[min(back + 1, len(line) - 1)])
+            self.evict()
+
+    def evict(self) -> None:
+        is_out = self.is_out
+        self.waiting = [v for v in self.waiting if is_alive(self.lag(v), self.alpha, is_batch_out=is_out)]
+
+    def publish(self, parent: int) -> None:
+        number = max(self.lineage.versions) + 1
+        self.lineage.commit(number, parent=parent, step=number, digest=f"d{number}")
+
+    def load(self, worker: int) -> None:
+        assert self.lineage.current is not None
+        self.serving[worker] = self.lineage.current
+
+    def check(self) -> None:
+        """What is alive by definition: the take that could come next would have it."""
+        for version in {*self.waiting, *self.lineage.versions}:
+            lag = self.lag(version)
+            assert lag == self.lineage.lag(version)
+            next_take = None if lag is None else lag + self.is_out
+            assert is_alive(lag, self.alpha, is_batch_out=self.is_out) == may_take(next_take, self.alpha)
+
+
+MOVES = [Rollout.admit, Rollout.take, Rollout.commit, Rollout.load]
+
+
+Moves = list[tuple[Callable[[Rollout, int], None], int]]
+
+
+@given(
+    st.integers(0, 4), st.integers(1, 3), st.lists(st.tuples(st.sampled_from(MOVES), st.integers(0, 1)), max_size=60)
+)
+def test_with_overcommit_1_nothing_that_is_admitted_ever_becomes_stale(alpha: int, groups: int, moves: Moves) -> None:
+    """Whichever worker starts it and however far that lags: the takes before its own are few enough."""
+    rollout = Rollout(alpha, groups)
+    for move, argument in moves:
+        move(rollout, argument)
+        rollout.check()
+        n_admitted = len(rollout.waiting)
+        rollout.evict()
+        assert len(rollout.waiting) == n_admitted
+
+
+@given(
+    st.integers(0, 4),
+    st.integers(1, 3),
+    st.lists(st.tuples(st.sampled_from([*MOVES, *MOVES, Rollout.restore]), st.integers(0, 1)), max_size=60),
+)
+def test_no_take_holds_what_is_too_old_when_trainers_come_back(alpha: int, groups: int, moves: Moves) -> None:
+    rollout = Rollout(alpha, groups)
+    for move, argument in moves:
+        move(rollout, argument)
+        rollout.check()
+        rollout.evict()

@@ -112,6 +112,17 @@ class TestRestore:
         lineage = restored()
         assert [lineage.live_version_of_step(step) for step in (0, 1, 2, 3)] == [0, 4, 5, None]
 
+    @pytest.mark.parametrize(
+        ("parent", "why"), [(3, "which was abandoned"), (2, "which was abandoned"), (None, "names no parent")]
+    )
+    def test_nothing_is_built_beside_the_live_line(self, parent: int | None, why: str) -> None:
+        lineage = restored()
+        before = dict(lineage.versions)
+        with pytest.raises(VersionError, match=why):
+            lineage.commit(6, parent=parent, step=3, digest="d6")
+        assert (lineage.versions, lineage.current) == (before, 5)
+        lineage.check()
+
     def test_an_abandoned_version_can_not_come_back(self) -> None:
         lineage = restored()
         with pytest.raises(VersionError):
@@ -182,3 +193,45 @@ def test_abandoned_never_becomes_live_again(lineage: Lineage, data: st.DataObjec
     parent = data.draw(st.sampled_from(lineage.ancestors(lineage.current)))
     lineage.commit(max(lineage.versions) + 1, parent=parent, step=1, digest="one more")
     assert not any(lineage.is_live(n) for n in dead)
+
+
+COMMITS = st.lists(st.tuples(st.integers(0, 14), st.none() | st.integers(-1, 14), st.booleans()), max_size=25)
+"""(version, parent, under its own digest), sensible or not."""
+
+
+@given(COMMITS)
+def test_any_commits_leave_one_line_or_are_refused_without_a_trace(commits: list[tuple[int, int | None, bool]]) -> None:
+    """Against a tree of parents, in which the live line is what can be reached from the newest version."""
+    lineage, parents = Lineage(), dict[int, int | None]()
+    told: dict[int, VersionState] = {}
+    for version, parent, is_same in commits:
+        live = line_of(parents, max(parents, default=None))
+        is_new = version > max(parents, default=-1) and (parent in live if parents else parent is None)
+        is_repeated = version in parents and is_same
+        before = (dict(lineage.versions), lineage.current)
+        digest = f"d{version}" if is_same or version not in parents else "other"
+        try:
+            changed = lineage.commit(version, parent=parent, step=1, digest=digest)
+        except VersionError:
+            assert not is_new and not is_repeated and before == (lineage.versions, lineage.current)
+            continue
+        assert is_new or (is_repeated and changed == [])
+        if is_new:
+            parents[version] = parent
+        # Who keeps only the rows that changed knows every state.
+        told |= {row.policy_version: row.state for row in changed}
+        assert told == {number: known.state for number, known in lineage.versions.items()}
+        lineage.check()
+        live = line_of(parents, max(parents, default=None))
+        assert [lineage.lag(number) for number in range(15)] == [
+            live.index(number) if number in live else None for number in range(15)
+        ]
+
+
+def line_of(parents: dict[int, int | None], version: int | None) -> list[int]:
+    """From a version back to the first, by parents alone."""
+    line = []
+    while version is not None:
+        line.append(version)
+        version = parents[version]
+    return line
