@@ -1,18 +1,23 @@
 """After any sequence of events, sensible or not: the invariants hold, the books balance, nothing is trained twice."""
 
+from collections import Counter
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from testkit.jobs import ENV, TOOLS, Job, is_generating, make_plan, make_policy, of
 
+from headrace.core.censoring import stratum
 from headrace.core.job import actions as do
 from headrace.core.job import events as did
+from headrace.core.job.accounting import staleness
 from headrace.core.job.plan import TaskPlan
 from headrace.core.job.rows import Attempt, GroupState, Key, SegmentRow
 from headrace.core.job.state import TERMINAL, Phase
 from headrace.core.ledger import AttemptState
 
+CENSORED = (AttemptState.SURPLUS, AttemptState.EVICTED_STALE)
 PICK = st.integers(0, 1 << 20)
 
 
@@ -222,6 +227,47 @@ class AnyEvents(RuleBasedStateMachine):
         assert flow.depth == len(ready_at)
         entered_at = [at for at in ready_at if at is not None]
         assert flow.summary(now, entered_at)["littles_law_ratio"] == pytest.approx(1.0, abs=1e-6)
+
+    @invariant()
+    def what_was_kept_and_killed_is_counted_once(self) -> None:
+        """Kept: what entered a batch. Killed: its last word was heard, is due, or a runner went before it came."""
+        if not hasattr(self, "job"):
+            return
+        state, rows = self.job.state, list(self.job.rows.values())
+        train = [a for a in rows if a.purpose == "train"]
+        kept, killed = state.censoring.kept, state.censoring.killed
+        assert kept.total() == sum(a.sample_version is not None for a in train)
+        lost = [a for a in train if a.state in CENSORED]
+        due = sum(a.state in CENSORED and a.purpose == "train" for a in state.closing.values())
+        assert killed.total() + due <= len(lost)
+        assert self.life or killed.total() + due == len(lost)
+        for a in train:
+            if a.sample_version is not None:
+                assert kept[a.task, stratum(a.n_generated_tokens)] > 0
+
+    @invariant()
+    def tokens_of_closed_rows_are_in_the_ledger(self) -> None:
+        if not hasattr(self, "job"):
+            return
+        found: Counter[tuple[str, str, str]] = Counter()
+        for a in self.job.rows.values():
+            if not a.is_in_flight:
+                found[a.purpose, a.task, a.state.value] += a.n_generated_tokens
+        assert +self.job.state.ledger.tokens == +found
+
+    @invariant()
+    def staleness_has_two_parts_and_one_entry_for_each_trained_row(self) -> None:
+        if not hasattr(self, "job"):
+            return
+        for task, outcomes in staleness(self.job.state).items():
+            parts = outcomes.get("trained", {})
+            sums = {name: sum(int(lag) * n for lag, n in counts.items()) for name, counts in parts.items()}
+            n_rows = {name: sum(counts.values()) for name, counts in parts.items()}
+            sampled = [a for a in self.job.rows.values() if a.task == task and a.sample_version is not None]
+            assert n_rows.get("s_train", 0) == n_rows.get("s_gen", 0) == n_rows.get("residence", 0) == len(sampled)
+            assert sums.get("s_train", 0) == sums.get("s_gen", 0) + sums.get("residence", 0)
+            alpha = self.job.plan.policy.alpha
+            assert all(alpha is None or 0 <= int(lag) <= alpha for lag in parts.get("s_train", {}))
 
     @invariant()
     def what_is_trained_was_fresh_and_whole(self) -> None:
