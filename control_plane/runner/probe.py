@@ -119,12 +119,12 @@ class Prober:
         return [derive("probe", self._seed, policy_version, index, i) % vocab_size for i in range(PROMPT_TOKENS)]
 
     def _start(self, name: str, sample: _Sample, policy_version: int) -> pb.GenerateCommand:
+        """Of no trajectory: where those are bound to a worker, one that nobody ends would keep it from draining."""
         return pb.GenerateCommand(
             start=pb.StartGeneration(
                 request_id=name,
                 assignment_epoch=1,
                 job_id=self._job_id,
-                key=common_pb2.AttemptKey(trajectory_id=name, attempt=1),
                 purpose=common_pb2.PURPOSE_EVAL,
                 prompt_token_ids=sample.prompt,
                 sampling=common_pb2.SamplingSpec(

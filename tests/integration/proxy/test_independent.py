@@ -9,12 +9,17 @@ import pytest
 from testkit.engines import TINY_CONFIG, tiny_weights
 from testkit.proxy_stack import FAILED, LENGTH, UNSPECIFIED, Caller, Stack, Turn, finished, running_stack, until
 
+from control_plane.runner.probe import N_REQUESTS, Prober
+from headrace.service.grpc import channel
 from headrace.wire.common.v1 import common_pb2
-from headrace.wire.inference.v1 import inference_pb2
+from headrace.wire.inference.v1 import inference_pb2, inference_pb2_grpc
 
 
 def policy(**fields: Any) -> str:
-    limits = {"version_wait_s": fields.pop("version_wait_s", 10.0), "binding_grace_s": 1.0}
+    limits = {
+        "version_wait_s": fields.pop("version_wait_s", 10.0),
+        "binding_grace_s": fields.pop("binding_grace_s", 1.0),
+    }
     return json.dumps({"load_at": "drain", "on_load": "finish_first", "limits": limits, **fields})
 
 
@@ -95,6 +100,17 @@ async def test_each_worker_drains_on_its_own_and_each_trajectory_has_one_version
         updates = [update for update in stack.runner.updated if update.policy_version == 2]
         assert sorted(update.worker_id for update in updates) == sorted(stack.workers)
         assert all(update.kv_rebuild_tokens == 0 for update in updates), "nothing was cut off"
+
+
+async def test_a_probe_of_the_runner_keeps_no_worker_from_draining() -> None:
+    async with running_stack(policy=policy(binding_grace_s=60.0)) as stack:
+        prober = Prober("job_1", seed=3)
+        async with channel(stack.address) as wire:
+            prober.start(inference_pb2_grpc.InferenceStub(wire).Generate, 1, 32)
+            samples = await prober.samples(1)
+        assert len(samples) == N_REQUESTS and all(sample.logprobs for sample in samples)
+        await stack.make_resident(2)
+        await until(lambda: len(stack.runner.serving(2)) == 2, within_s=5.0)
 
 
 async def test_local_batch_closes_a_worker_until_all_of_it_ended() -> None:
