@@ -5,7 +5,7 @@ happened on the way. Commands and events travel through queues, one item at a ti
 """
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from zlib import crc32
 
 from headrace.core.requests import FinishReason, RequestLimits, RequestTable, Sampling
@@ -22,9 +22,9 @@ from headrace.core.requests.events import (
     WorkerJoined,
     WorkerLost,
 )
-from headrace.core.requests.record import Fault, LoadMode, Purpose
+from headrace.core.requests.record import Fault, LoadMode, Purpose, RequestState
 from headrace.core.requests.swap import CloseWorker, LoadWeights, PauseWorker, ReportUpdate, ResumeWorker
-from headrace.core.router import AffinityRouter
+from headrace.core.router import AffinityRouter, RouteQuery
 
 STOP = 9_999
 
@@ -177,11 +177,27 @@ class World:
         for action in actions:
             self._perform(action)
         self.table.check()
+        self._check_nobody_waits_beside_a_free_lane()
         return actions
+
+    def _check_nobody_waits_beside_a_free_lane(self) -> None:
+        """Whatever happened: what waits could not run anywhere now."""
+        desk = self.table._desk
+        for request in self.table.requests:
+            if request.state is not RequestState.QUEUED or (desk.is_paused and not request.is_continuation):
+                continue
+            if request.home:
+                home = self.table.worker(request.home)
+                assert home is None or not home.is_open or home.n_running >= home.max_running, request.story()
+                continue
+            is_new = desk.is_bound and bool(request.prefix_key)
+            query = RouteQuery(request.task, request.purpose is Purpose.EVAL, request.pinned_version, is_new=is_new)
+            route = desk.router.route(query, self.table.workers, self.table.min_version)
+            assert route.worker_id is None, (request.request_id, request.story(), route)
 
     def _note_ended_dispatches(self, event: object) -> None:
         match event:
-            case WeightsLoaded(worker_id) | WorkerLost(worker_id):
+            case WeightsLoaded(worker_id) | WorkerLost(worker_id) | WorkerJoined(worker_id):
                 self._end_dispatches_on(worker_id)
             case ChunkReceived(_, request_id) if event.finish_reason is not None:
                 request = next((r for r in self.table.requests if r.request_id == request_id), None)
@@ -282,6 +298,13 @@ class World:
         call.is_aborted = True
         self.feed(GenerationAborted(call.start.stream_id, request_id))
 
+    def ask_again(self, request_id: str, n_kept: int) -> None:
+        """The caller repeats itself on the stream that it has, and may have lost the last of its tokens."""
+        call = self.calls[request_id]
+        del call.tokens[n_kept:], call.versions[n_kept:]
+        call.start = replace(call.start, kept=tuple(call.tokens))
+        self.feed(call.start)
+
     def leave(self, stream_id: int) -> None:
         self.feed(CallerLeft(stream_id))
 
@@ -289,21 +312,8 @@ class World:
         """The caller of a broken stream asks again for what it lacks, with the tokens that it holds."""
         for call in self.calls.values():
             if call.start.stream_id == stream_id and call.finish is None:
-                start = call.start
-                call.start = GenerationStarted(
-                    new_stream_id,
-                    start.request_id,
-                    start.assignment_epoch,
-                    start.prompt,
-                    start.sampling,
-                    start.prefix_key,
-                    start.task,
-                    start.purpose,
-                    start.turn,
-                    tuple(call.tokens),
-                    start.pinned_version,
-                    call.versions[0] if call.versions else start.start_version,
-                )
+                begun = call.versions[0] if call.versions else call.start.start_version
+                call.start = replace(call.start, stream_id=new_stream_id, kept=tuple(call.tokens), start_version=begun)
                 self.feed(call.start)
 
     def tick(self, seconds: float) -> None:

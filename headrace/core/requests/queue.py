@@ -10,14 +10,15 @@ from heapq import heapify, heappop, heappush
 
 from headrace.core.requests.record import LogicalRequest, Purpose, RequestState
 
-RequestClass = tuple[str, bool, int | None, str]
-"""(task, is evaluation, pinned version, worker that it is bound to)."""
+RequestClass = tuple[str, bool, int | None, str, bool]
+"""(task, is evaluation, pinned version, worker that it is bound to, is of a trajectory)."""
 
 Rank = tuple[int, int, int]
 
 
 def class_of(request: LogicalRequest) -> RequestClass:
-    return request.task, request.purpose is Purpose.EVAL, request.pinned_version, request.home
+    is_eval = request.purpose is Purpose.EVAL
+    return request.task, is_eval, request.pinned_version, request.home, bool(request.prefix_key)
 
 
 def rank_of(request: LogicalRequest) -> Rank:

@@ -42,7 +42,7 @@ class Rollout:
         self.world.table.bind_trajectories(True, local_batch)
         self.rng, self.has_repack = rng, has_repack
         self.newest = 0
-        self.n_workers = 0
+        self.n_workers = self.n_outsiders = 0
         self.stream_id = 1
         self.is_caller_away = False
         self.episodes: list[Episode] = []
@@ -67,6 +67,12 @@ class Rollout:
         version = self.pick(self.newest + 1) if is_eval else None
         self.episodes.append(Episode(f"t{len(self.episodes)}/1", is_eval, version))
         self.turn(self.episodes[-1])
+
+    def outsider(self) -> None:
+        """A request of no trajectory: bound to nothing, it may run anywhere."""
+        if not self.is_caller_away:
+            self.n_outsiders += 1
+            self.world.start(f"o{self.n_outsiders}", 1 + self.pick(8), stream_id=self.stream_id, prefix_key="")
 
     def turn(self, episode: Episode) -> None:
         if self.is_caller_away or episode.is_over or not self.is_resting(episode):
@@ -155,7 +161,12 @@ class Rollout:
     def repack(self) -> None:
         if self.has_repack:
             kv = {name: (0, 12, 30)[self.pick(3)] for name in self.world.engines}
+            before = {worker.worker_id: worker.n_bound for worker in self.world.table.workers}
             self.world.feed(RepackDue(kv))
+            for worker in self.world.table.workers:
+                if worker.n_bound > before[worker.worker_id]:
+                    assert worker.n_bound <= worker.max_running
+                    assert worker.kv_bound <= (kv.get(worker.worker_id) or worker.kv_bound)
 
     def caller_leaves_or_returns(self) -> None:
         if not self.is_caller_away:
@@ -206,6 +217,7 @@ class Rollout:
 
 WEIGHTS = {
     Rollout.begin: 4,
+    Rollout.outsider: 1,
     Rollout.go_on: 6,
     Rollout.obey: 6,
     Rollout.generate: 8,
@@ -242,7 +254,7 @@ def test_one_version_each_and_every_token_once(
     rollout.finish()
     world = rollout.world
     assert (world.table.n_open, world.table.n_bound, world.table.n_homeless) == (0, 0, 0)
-    assert all(len(versions) == 1 for versions in world.versions_of.values())
+    assert all(len(versions) == 1 for key, versions in world.versions_of.items() if key)
     assert set(world.serving().values()) <= {rollout.newest}
     for call in world.calls.values():
         if call.finish is FinishReason.FAILED:

@@ -109,6 +109,17 @@ class TestOneVersion:
         step_all(world)
         assert (set(call.versions), world.serving()) == ({0}, {"w0@1": 1})
 
+    def test_a_request_of_no_trajectory_does_not_wait_behind_those_that_must_not_begin(self) -> None:
+        """The worker has had its local batch; what is bound to nothing may still run there."""
+        world = bound_world(1, local_batch=1)
+        world.start("t/1/0", 4)
+        waiting = world.start("t/2/0", 4)
+        outside = world.start("outside", 4, prefix_key="")
+        assert [add.request_id for add in world.adds] == ["t/1/0", "outside"]
+        for _ in range(3):
+            step_all(world)
+        assert outside.finish is FinishReason.STOP and waiting.finish is None
+
     def test_an_ask_to_load_what_is_served_is_answered_and_another_waits_for_the_drain(self) -> None:
         world = bound_world(1)
         play(world, "t/1", 0)

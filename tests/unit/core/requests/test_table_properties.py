@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 from testkit.request_world import World
 
 from headrace.core.requests import FinishReason, LoadMode, Purpose, RequestLimits
-from headrace.core.requests.events import RolloutPaused, RolloutResumed, VersionPinned, WeightUpdateAsked
+from headrace.core.requests.events import (
+    RolloutPaused,
+    RolloutResumed,
+    VersionPinned,
+    WeightUpdateAsked,
+    WorkerReleased,
+)
 from headrace.core.router import AffinityRouter
 
 ROUTER = AffinityRouter(pools={"lake": ("a", "b"), "tool": ("b",)})
@@ -77,6 +83,29 @@ class Chaos:
         if worker := self.any_worker():
             self.world.kill(worker)
 
+    def deliver_twice(self) -> None:
+        worker = self.any_worker()
+        if worker and self.world.engines[worker].outbox:
+            said = self.world.engines[worker].outbox.popleft()
+            self.world.feed(said)
+            self.world.feed(said)
+
+    def rejoin(self) -> None:
+        """A worker opens a new stream before anybody missed the old one."""
+        if worker := self.any_worker():
+            engine = self.world.engines[worker]
+            self.world.join(worker, engine.serving_version, engine.max_running, "ab"[self.pick(2)])
+
+    def leave_out(self) -> None:
+        if (worker := self.any_worker()) and len(self.world.engines) > 1:
+            self.world.feed(WorkerReleased(worker))
+
+    def ask_again(self) -> None:
+        held = [name for name, call in self.world.calls.items() if call.finish is None and not self.is_caller_away]
+        if held:
+            name = held[self.pick(len(held))]
+            self.world.ask_again(name, self.pick(len(self.world.calls[name].tokens) + 1))
+
     def update(self) -> None:
         self.newest += 1
         named = (self.any_worker(),) if self.pick(3) == 0 else ()
@@ -138,6 +167,10 @@ WEIGHTS = {
     Chaos.update: 1,
     Chaos.kill: 1,
     Chaos.join: 1,
+    Chaos.deliver_twice: 1,
+    Chaos.rejoin: 1,
+    Chaos.leave_out: 1,
+    Chaos.ask_again: 1,
     Chaos.pin: 1,
     Chaos.abort: 1,
     Chaos.caller_leaves_or_returns: 1,
