@@ -7,8 +7,7 @@ heavy-tailed lengths, and the settings give `sync` the step shares of the paper:
 environment start 15 %. All presets see the same prompts and the same draws. The first steps, which fill the pipeline,
 are left out. `bounded get_batch` is RollArt's own order (the batch is taken before workers load, so its alpha is one
 less than ours: 2 here is what its figures at alpha 1 compare with). `independent` has no bound on lag; its work
-is bounded instead, to one batch for each of the two workers under one version, and five running or ready (overcommit
-2.5 on two); with repack.
+is bounded instead, to one batch for each of the two workers under one version, and two running or ready; with repack.
 """
 
 from collections import Counter
@@ -35,7 +34,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "partial": {"preset": "partial"},
     "bounded": {"preset": "bounded", "alpha": 1},
     "bounded get_batch": {"preset": "bounded", "load_at": "get_batch", "alpha": 2},
-    "independent": {"preset": "independent", "repack": True, "local_batch": 32, "overcommit": 2.5},
+    "independent": {"preset": "independent", "repack": True, "local_batch": 32},
 }
 
 

@@ -42,7 +42,7 @@ class Size:
     repeats: int
 
 
-FULL = Size(groups=8, group_size=8, steps=10, repeats=2)
+FULL = Size(groups=8, group_size=8, steps=10, repeats=3)
 QUICK = Size(groups=4, group_size=4, steps=4, repeats=1)
 KV_TOKENS = 2048
 CONFIG: dict[str, Any] = {
