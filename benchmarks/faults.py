@@ -4,8 +4,8 @@
 
 One stack, a job for each fault: 20 jobs with one SIGKILL, spread evenly over the processes, then 10 with two (of two
 different processes, up to a second apart), each at a random moment of a job that takes about 12 s undisturbed. Tokens
-lost are those that engines generated and no step trained, beyond what jobs without a fault lose; attempts lost left
-under any name but `trained`. `recover_s` is by how much the step in which the kill fell and the one after it took
+lost are those that engines generated and no step trained, without what was in hand when the job ended; attempts lost
+left under any name but `trained`; the row `nothing` says what a job without a fault loses. `recover_s` is by how much the step in which the kill fell and the one after it took
 longer than two median steps; `extra_s` is by how much the job took longer than the median job without a fault.
 """
 
@@ -117,9 +117,14 @@ def run(stack: Stack, model: Path, victims: tuple[str, ...], *, steps: int, dice
 
 
 def lost_tokens(outcome: Outcome) -> int:
-    """Generated, as the engines count, and not trained. What a killed engine had not told yet is in neither."""
+    """Generated, as the engines count, and neither trained nor in hand at the end (`aborted`).
+
+    What an engine made since it reported last is counted nowhere when it is killed: up to half a second of it.
+    """
     generated = sum(int(step["metrics"].get("generated_tokens", 0)) for step in outcome.steps)
-    return generated - sum(int(step["n_tokens"]) for step in outcome.steps)
+    by_task = outcome.ledger["recorded"]["tokens"].get("train", {})
+    in_hand = sum(states.get("aborted", 0) for states in by_task.values())
+    return generated - in_hand - sum(int(step["n_tokens"]) for step in outcome.steps)
 
 
 def lost_attempts(outcome: Outcome) -> int:
@@ -144,15 +149,15 @@ def measure(victims: Sequence[tuple[str, ...]], *, steps: int, dice: random.Rand
         for some in victims:
             runs.append(run(stack, model, some, steps=steps, dice=dice))
             phase = runs[-1].outcome.job["phase"] if runs[-1].outcome else "not ended"
-            say(f"{'+'.join(some)}: {phase}, good: {runs[-1].is_good}, lost {runs[-1].lost_tokens} tokens")
+            late = recovery_s(runs[-1]) if runs[-1].outcome else float("nan")
+            say(f"{'+'.join(some)}: {phase}, good: {runs[-1].is_good}, {runs[-1].lost_tokens} tokens, {late:.1f} s")
     return controls, runs
 
 
 def row(victims: str, runs: Sequence[Run], controls: Sequence[Run]) -> dict[str, Any]:
     """Runs with the same victims."""
     ended = [run for run in runs if run.outcome is not None]
-    usual = median([float(run.lost_tokens) for run in controls])
-    lost = [run.lost_tokens - usual for run in ended]
+    lost = [float(run.lost_tokens) for run in ended]
     return {
         "killed": victims,
         "runs": len(runs),
@@ -161,9 +166,10 @@ def row(victims: str, runs: Sequence[Run], controls: Sequence[Run]) -> dict[str,
         "attempts_lost": median([float(lost_attempts(run.outcome)) for run in ended if run.outcome]),
         "tokens_lost": median(lost),
         "tokens_lost_most": max(lost, default=float("nan")),
-        "recover_s": median([recovery_s(run) for run in ended if run.killed_at]),
-        "recover_s_most": max((recovery_s(run) for run in ended if run.killed_at), default=float("nan")),
+        "recover_s": median([recovery_s(run) for run in ended]),
+        "recover_s_most": max((recovery_s(run) for run in ended), default=float("nan")),
         "extra_s": median([wall_s(run) for run in ended]) - median([wall_s(run) for run in controls]),
+        "runs_s": [["+".join(run.victims), run.lost_tokens, round(recovery_s(run), 2)] for run in ended],
         "reasons": [run.outcome.job["reason"] if run.outcome else "did not end" for run in runs if not run.is_good],
     }
 
@@ -171,6 +177,8 @@ def row(victims: str, runs: Sequence[Run], controls: Sequence[Run]) -> dict[str,
 def recovery_s(run: Run) -> float:
     """How much longer the step in which the last kill fell, and the one after it, took than two median steps."""
     assert run.outcome is not None
+    if not run.killed_at:
+        return 0.0
     commits = sorted(
         datetime.fromisoformat(step["committed_at"]).timestamp() for step in run.outcome.steps if step["committed_at"]
     )
@@ -201,7 +209,7 @@ def main() -> None:
     groups: dict[str, list[Run]] = {}
     for one in runs:
         groups.setdefault(one.victims[0] if len(one.victims) == 1 else "two at once", []).append(one)
-    rows = [row(name, some, controls) for name, some in groups.items()]
+    rows = [row(name, some, controls) for name, some in ({"nothing": controls} | groups).items()]
     report = Report(
         name="faults",
         claim="no kill loses a job or an attempt from the ledger, and each costs what it may",

@@ -41,6 +41,17 @@ class Reporter:
         self.grader_s = 0.0  # what one grading takes, lately; 0 before the first
         self.version_seconds: dict[int, dict[str, float]] = {}  # of versions whose time is over, until they are stored
 
+    def meter(self) -> dict[str, Any]:
+        """What was counted since the last step, and from which counts of the engines on; stored with the job."""
+        engines = {worker_id: [self._engine_busy[worker_id], tokens] for worker_id, tokens in self._tokens.items()}
+        return {"engines": engines, "busy": dict(self._busy)}
+
+    def resume(self, meter: Mapping[str, Any]) -> None:
+        """Count on from where another runner stopped, so that what engines did meanwhile is not lost."""
+        for worker_id, (busy_s, tokens) in meter.get("engines", {}).items():
+            self._engine_busy[worker_id], self._tokens[worker_id] = busy_s, tokens
+        self._busy.update(meter.get("busy", {}))
+
     # -- what the links hear -------------------------------------------------------------------------------------------
 
     def worker_reported(self, status: inf_pb.WorkerStatus) -> None:

@@ -129,6 +129,7 @@ class Runner:
         if stored is None:
             machine.state.totals["started"] = time.time()
             return
+        self._turns.reporter.resume(stored.state.get("meter", {}))
         current = machine.state.lineage.current
         for version in sorted({current, *swaps.pinned(machine.state)} - {None}, key=int):  # type: ignore[arg-type]
             assert version is not None

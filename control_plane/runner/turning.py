@@ -91,7 +91,7 @@ class TurnTaker:
             changes=changes,
             phase=state.phase,
             reason=state.reason,
-            state=snapshot.dump(state),
+            state={**snapshot.dump(state), "meter": self.reporter.meter()},
             ledger=state.ledger.to_json(in_flight),
             step=state.step,
             current_version=state.lineage.current,

@@ -122,6 +122,16 @@ class TestSteps:
         assert job.state.steps[1].seconds["busy/generation"] == 11.0
         assert job.state.steps[1].metrics["generated_tokens"] == 110.0
 
+    def test_another_runner_counts_on(self) -> None:
+        gone, fresh, (job, changes) = Reporter(), Reporter(), one_step()
+        for busy_s, tokens in ((10.0, 100), (12.0, 160)):
+            gone.worker_reported(worker("w@a", busy_s, tokens))
+        fresh.resume(json.loads(json.dumps(gone.meter())))
+        fresh.worker_reported(worker("w@a", 15.0, 250))
+        fresh.close_step(job.state, job.state.steps[1], changes)
+        assert job.state.steps[1].seconds["busy/generation"] == 5.0
+        assert job.state.steps[1].metrics["generated_tokens"] == 150.0
+
     def test_busy_seconds_start_anew_with_each_step(self) -> None:
         reporter, (job, changes) = Reporter(), one_step()
         reporter.graded(3.0, queue_s=0.0)
