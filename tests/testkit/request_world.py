@@ -178,6 +178,8 @@ class World:
             self._perform(action)
         self.table.check()
         self._check_nobody_waits_beside_a_free_lane()
+        idle = [worker.worker_id for worker in self.table.workers if worker.is_leaving and not worker.requests]
+        assert not idle, f"left out and idle, but not closed: {idle}"
         return actions
 
     def _check_nobody_waits_beside_a_free_lane(self) -> None:

@@ -223,10 +223,10 @@ class Worker:
         actions: list[SwapAction] = self.token_came(request_id, now) if request_id in self.awaited else []
         if self.requests:
             return actions
-        if self.phase is SwapPhase.DRAINING:
-            actions += self._begin_load(now)
-        elif self.is_leaving and self.phase is not SwapPhase.LOADING:
+        if self.is_leaving:  # whatever it was to load, nobody will use it
             actions.append(CloseWorker(self.worker_id, "drained after it was left out"))
+        elif self.phase is SwapPhase.DRAINING:
+            actions += self._begin_load(now)
         return actions
 
     def hold(self, is_pinned: bool, now: float) -> list[SwapAction]:

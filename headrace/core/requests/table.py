@@ -370,10 +370,12 @@ class RequestTable:
             return [*answer]
         suspended = list(worker.requests.values())
         if event.fault is not None:
-            actions = [action for request in suspended for action in self._desk.leave_worker(request, now)]
+            left = [action for request in suspended for action in self._desk.leave_worker(request, now)]
             for request in suspended:
                 self._desk.enqueue(request, f"{worker.worker_id} could not load {event.policy_version}", now)
-            return [*actions, *answer, *self._desk.dispatch(now)]
+            # The engine is rid of them before it goes on; one that was left out closes after all that it is told.
+            actions = sorted([*left, *answer], key=lambda action: isinstance(action, CloseWorker))
+            return [*actions, *self._desk.dispatch(now)]
         actions = [*answer, *self._continue_on(worker, suspended, now)]
         self._desk.fleet.refill_hold(now)
         self._bound.opened(worker)
