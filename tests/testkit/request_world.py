@@ -138,6 +138,8 @@ class Call:
     def receive(self, chunk: EmitChunk) -> None:
         assert self.finish is None, f"a chunk after the end: {chunk}"
         assert not self.is_given_up, "a chunk for a caller that left"
+        asked = (self.start.stream_id, self.start.assignment_epoch)
+        assert (chunk.stream_id, chunk.assignment_epoch) == asked, "a chunk for an earlier ask"
         if chunk.n_discarded:
             assert chunk.n_discarded == len(self.tokens), "discards something else than all"
             self.tokens, self.versions = [], []
@@ -305,6 +307,18 @@ class World:
         call = self.calls[request_id]
         del call.tokens[n_kept:], call.versions[n_kept:]
         call.start = replace(call.start, kept=tuple(call.tokens))
+        self.feed(call.start)
+
+    def ask_anew(self, request_id: str, n_kept: int, max_new_tokens: int) -> None:
+        """The caller begins an epoch of the request, with a copy of its tokens and another limit."""
+        call = self.calls[request_id]
+        del call.tokens[n_kept:], call.versions[n_kept:]
+        call.start = replace(
+            call.start,
+            assignment_epoch=call.start.assignment_epoch + 1,
+            sampling=replace(call.start.sampling, max_new_tokens=max_new_tokens),
+            kept=tuple(call.tokens),
+        )
         self.feed(call.start)
 
     def leave(self, stream_id: int) -> None:

@@ -174,17 +174,21 @@ class RequestTable:
             # The caller's copy wins: what we hold beyond it is sampled again.
             self._desk.counts.regenerated_tokens += max(0, len(held.tokens) - len(event.kept))
             actions += self._desk.end(held, now)
+        return [*actions, *self._begin(event, now), *self._desk.dispatch(now)]
+
+    def _begin(self, event: GenerationStarted, now: float) -> list[Action]:
+        """Queue the request, or answer it at once."""
         if not event.prompt:
-            return [*actions, _refusal(event, "empty_prompt", "prompt_token_ids holds no token")]
+            return [_refusal(event, "empty_prompt", "prompt_token_ids holds no token")]
         if event.sampling.max_new_tokens < 1:
-            return [*actions, _refusal(event, "bad_max_new_tokens", "sampling.max_new_tokens must be at least 1")]
+            return [_refusal(event, "bad_max_new_tokens", "sampling.max_new_tokens must be at least 1")]
         request = self._admit(event, now)
         if (fault := self._bound.started(request, event, now)) is not None:
-            return actions + self._desk.end(request, now, FinishReason.FAILED, fault)
+            return self._desk.end(request, now, FinishReason.FAILED, fault)
         if (finish := request.finish_of_held()) is not None:
-            return actions + self._desk.end(request, now, finish)
+            return self._desk.end(request, now, finish)
         self._desk.admit(request)
-        return actions + self._desk.dispatch(now)
+        return []
 
     def _admit(self, event: GenerationStarted, now: float) -> LogicalRequest:
         self._arrivals += 1

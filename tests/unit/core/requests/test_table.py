@@ -570,3 +570,15 @@ def _swap(world: World, version: int) -> list[object]:
     while engine.outbox:
         actions += world.feed(engine.outbox.popleft())
     return actions
+
+
+def test_a_request_that_its_caller_replaces_by_one_that_is_over_frees_its_lane() -> None:
+    world = one_worker(max_running=1)
+    world.start("r", 12)
+    waiting = world.start("s", 4)
+    world.step("w@1", 5)
+    world.ask_anew("r", n_kept=5, max_new_tokens=5)
+    assert world.calls["r"].finish is FinishReason.LENGTH
+    assert world.adds[-1].request_id == "s"
+    world.settle()
+    assert waiting.finish is FinishReason.STOP

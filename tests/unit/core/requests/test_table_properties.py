@@ -106,6 +106,13 @@ class Chaos:
             name = held[self.pick(len(held))]
             self.world.ask_again(name, self.pick(len(self.world.calls[name].tokens) + 1))
 
+    def ask_anew(self) -> None:
+        held = [name for name, call in self.world.calls.items() if call.finish is None and not self.is_caller_away]
+        if held:
+            name = held[self.pick(len(held))]
+            n_kept = self.pick(len(self.world.calls[name].tokens) + 1)
+            self.world.ask_anew(name, n_kept, max(1, n_kept) + self.pick(4))
+
     def update(self) -> None:
         self.newest += 1
         named = (self.any_worker(),) if self.pick(3) == 0 else ()
@@ -171,6 +178,7 @@ WEIGHTS = {
     Chaos.rejoin: 1,
     Chaos.leave_out: 1,
     Chaos.ask_again: 1,
+    Chaos.ask_anew: 1,
     Chaos.pin: 1,
     Chaos.abort: 1,
     Chaos.caller_leaves_or_returns: 1,
