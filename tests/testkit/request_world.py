@@ -129,6 +129,7 @@ class Call:
     fault: Fault | None = None
     is_aborted: bool = False
     is_given_up: bool = False
+    brings_tokens: bool = False  # it came with tokens to a table that did not hold them: their versions are its own
 
     @property
     def expected(self) -> list[int]:
@@ -306,20 +307,15 @@ class World:
         """The caller repeats itself on the stream that it has, and may have lost the last of its tokens."""
         call = self.calls[request_id]
         del call.tokens[n_kept:], call.versions[n_kept:]
-        call.start = replace(call.start, kept=tuple(call.tokens))
-        self.feed(call.start)
+        self._ask(call, kept=tuple(call.tokens))
 
     def ask_anew(self, request_id: str, n_kept: int, max_new_tokens: int) -> None:
         """The caller begins an epoch of the request, with a copy of its tokens and another limit."""
         call = self.calls[request_id]
         del call.tokens[n_kept:], call.versions[n_kept:]
-        call.start = replace(
-            call.start,
-            assignment_epoch=call.start.assignment_epoch + 1,
-            sampling=replace(call.start.sampling, max_new_tokens=max_new_tokens),
-            kept=tuple(call.tokens),
-        )
-        self.feed(call.start)
+        sampling = replace(call.start.sampling, max_new_tokens=max_new_tokens)
+        epoch = call.start.assignment_epoch + 1
+        self._ask(call, assignment_epoch=epoch, sampling=sampling, kept=tuple(call.tokens))
 
     def leave(self, stream_id: int) -> None:
         self.feed(CallerLeft(stream_id))
@@ -329,8 +325,14 @@ class World:
         for call in self.calls.values():
             if call.start.stream_id == stream_id and call.finish is None:
                 begun = call.versions[0] if call.versions else call.start.start_version
-                call.start = replace(call.start, stream_id=new_stream_id, kept=tuple(call.tokens), start_version=begun)
-                self.feed(call.start)
+                self._ask(call, stream_id=new_stream_id, kept=tuple(call.tokens), start_version=begun)
+
+    def _ask(self, call: Call, **fields: object) -> None:
+        call.start = replace(call.start, **fields)  # type: ignore[arg-type]
+        held = next((r for r in self.table.requests if r.request_id == call.start.request_id), None)
+        is_new = held is None or held.sampling != call.start.sampling
+        call.brings_tokens |= is_new and bool(call.tokens)
+        self.feed(call.start)
 
     def tick(self, seconds: float) -> None:
         self.now += seconds

@@ -130,6 +130,30 @@ class Rollout:
         if worker and self.world.engines[worker].outbox:
             self.world.feed(self.world.engines[worker].outbox.popleft())
 
+    def deliver_twice(self) -> None:
+        worker = self.any_worker()
+        if worker and self.world.engines[worker].outbox:
+            said = self.world.engines[worker].outbox.popleft()
+            self.world.feed(said)
+            self.world.feed(said)
+
+    def rejoin(self) -> None:
+        """A worker opens a new stream before anybody missed the old one; it runs nothing and may have lost its host."""
+        if worker := self.any_worker():
+            engine = self.world.engines[worker]
+            resident = () if self.pick(2) else tuple(range(self.newest + 1))
+            self.world.join(worker, engine.serving_version, engine.max_running, resident=resident)
+
+    def ask_again(self) -> None:
+        held = [name for name, call in self.world.calls.items() if call.finish is None and not self.is_caller_away]
+        if held:
+            name = held[self.pick(len(held))]
+            n_kept = self.pick(len(self.world.calls[name].tokens) + 1)
+            if self.pick(2):
+                self.world.ask_again(name, n_kept)
+            else:
+                self.world.ask_anew(name, n_kept, 64 - self.pick(8))
+
     def publish(self) -> None:
         self.newest += 1
         for worker in list(self.world.engines):
@@ -228,6 +252,9 @@ WEIGHTS = {
     Rollout.ask: 1,
     Rollout.kill: 1,
     Rollout.join: 1,
+    Rollout.deliver_twice: 1,
+    Rollout.rejoin: 1,
+    Rollout.ask_again: 1,
     Rollout.leave_out: 1,
     Rollout.pin: 1,
     Rollout.abort: 1,

@@ -202,4 +202,4 @@ def test_any_sequence_of_events_keeps_every_promise(seed: int, mode: LoadMode, m
         elif call.finish is FinishReason.ABORTED:
             assert call.is_aborted
         if mode is not LoadMode.CONTINUE and call.finish in (FinishReason.STOP, FinishReason.LENGTH):
-            assert len(set(call.versions)) == 1 or call.start.kept
+            assert len(set(call.versions)) == 1 or call.brings_tokens
