@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from testkit.request_world import World
 
 from headrace.core.requests import FinishReason, Purpose, RequestLimits
+from headrace.core.requests.actions import Action
 from headrace.core.requests.events import (
     LiveTrajectory,
     RepackDue,
@@ -34,12 +35,31 @@ class Episode:
     turns: list[str] = field(default_factory=list)
 
 
+class WatchedWorld(World):
+    """Sees that only workers that take new trajectories begin some."""
+
+    def __init__(self, local_batch: int | None) -> None:
+        super().__init__(limits=LIMITS)
+        self.local_batch = local_batch
+        self.table.bind_trajectories(True, local_batch)
+
+    def feed(self, event: object) -> list[Action]:
+        before = {worker.worker_id: (worker, worker.n_begun) for worker in self.table.workers}
+        actions = super().feed(event)
+        for worker in self.table.workers:
+            same, n_begun = before.get(worker.worker_id, (worker, 0))
+            if same is not worker or worker.n_begun <= n_begun:
+                continue
+            assert self.local_batch is None or worker.n_begun <= self.local_batch
+            assert worker.is_open and (worker.newest_resident or 0) <= (worker.serving_version or 0)
+        return actions
+
+
 class Rollout:
     """Random but legal moves of callers, workers and the runner."""
 
     def __init__(self, rng: Random, local_batch: int | None, has_repack: bool) -> None:
-        self.world = World(limits=LIMITS)
-        self.world.table.bind_trajectories(True, local_batch)
+        self.world = WatchedWorld(local_batch)
         self.rng, self.has_repack = rng, has_repack
         self.newest = 0
         self.n_workers = self.n_outsiders = 0
