@@ -1,13 +1,18 @@
 """After any sequence of events, sensible or not: the invariants hold, the books balance, nothing is trained twice."""
 
 from collections import Counter
+from inspect import signature
+from random import Random
+from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from testkit.jobs import ENV, TOOLS, Job, is_generating, make_plan, make_policy, of
 
+from headrace.core.async_policy import PRESETS
+from headrace.core.buffer import SAMPLERS, Room
 from headrace.core.censoring import stratum
 from headrace.core.job import actions as do
 from headrace.core.job import events as did
@@ -26,18 +31,37 @@ class AnyEvents(RuleBasedStateMachine):
 
     @initialize(
         alpha=st.sampled_from([0, 1, 3]),
-        preset=st.sampled_from(["bounded", "partial", "one_off", "sync_plus"]),
+        preset=st.sampled_from([*PRESETS, "bounded/get_batch"]),
         on_short=st.sampled_from(["drop", "shrink"]),
         redundancy=st.sampled_from(["1", "1.5"]),
         on_stale=st.sampled_from(["evict", "wait"]),
         filter_=st.sampled_from(["none", "zero_variance"]),
         prompts=st.sampled_from([None, 6]),
+        updates=st.sampled_from([1, 2]),
+        sampler=st.sampled_from(sorted(SAMPLERS)),
+        room=st.sampled_from([Room(), Room(trajectories=6), Room(n_bytes=1)]),
     )
     def begin(
-        self, alpha: int, preset: str, on_short: str, redundancy: str, on_stale: str, filter_: str, prompts: int | None
+        self,
+        alpha: int,
+        preset: str,
+        on_short: str,
+        redundancy: str,
+        on_stale: str,
+        filter_: str,
+        prompts: int | None,
+        updates: int,
+        sampler: str,
+        room: Room,
     ) -> None:
+        name, _, load_at = preset.partition("/")
+        fields = {"load_at": load_at, "alpha": max(alpha, 1)} if load_at else {"alpha": alpha}
         plan = make_plan(
-            policy=make_policy(preset, alpha=alpha, on_stale=on_stale),
+            policy=make_policy(name, on_stale=on_stale, **fields),
+            updates_per_step=updates,
+            sampler=SAMPLERS[sampler],
+            room=room,
+            selection_cap=4.0 if updates == 2 else None,
             on_short=on_short,
             redundancy=redundancy,
             filter=filter_,
@@ -139,15 +163,16 @@ class AnyEvents(RuleBasedStateMachine):
     @rule(saves=st.booleans())
     def commit(self, saves: bool) -> None:
         state = self.job.state
-        if state.training is None:
-            return
+        if state.training is None or not state.steps[state.training].is_full(self.job.plan.groups):
+            return  # a batch that is handed over in parts is answered for once it is whole
         step = self.job.train_step
         was_sampled = state.steps[step.step].state == "sampled"
+        taken = state.steps[step.step].groups
         if saves:
             self.checkpoint = max(self.checkpoint, step.step)
         self.job.commit(checkpoint_step=self.checkpoint)
         if was_sampled:
-            keys = {m.key for g in step.groups for m in g.members}
+            keys = {m.key for g in taken for m in g.members}
             assert not keys & self.trained
             self.trained |= keys
 
@@ -280,6 +305,17 @@ class AnyEvents(RuleBasedStateMachine):
                 assert len({m.sibling for m in group.members}) == len(group.members)
                 assert all(alpha is None or 0 <= m.lag <= alpha for m in group.members)
                 assert all(m.reward is not None and m.token_blob for m in group.members)
+            weights = [m.weight for group in step.groups for m in group.members]
+            cap = self.job.plan.selection_cap or 1.0
+            assert sum(weights) / len(weights) == pytest.approx(1.0) and 0 < min(weights) <= max(weights) <= cap
+
+    @invariant()
+    def what_waits_has_room(self) -> None:
+        if not hasattr(self, "job"):
+            return
+        limit = self.job.plan.room.trajectories
+        waiting = self.job.state.train_groups(GroupState.OPEN, GroupState.COMPLETE, GroupState.READY)
+        assert limit is None or sum(len(group.live) for group in waiting) <= limit
 
     @invariant()
     def rows_of_trained_steps_are_trained(self) -> None:
@@ -295,3 +331,84 @@ class AnyEvents(RuleBasedStateMachine):
 
 AnyEvents.TestCase.settings = settings(max_examples=40, stateful_step_count=60)
 TestAnyEvents = AnyEvents.TestCase
+
+
+# The same rules, weighted so that jobs live long: steps commit, checkpoints are saved, trainers come back.
+
+MOVES = {
+    AnyEvents.finish_a_group: 12,
+    AnyEvents.commit: 6,
+    AnyEvents.load: 6,
+    AnyEvents.publish: 4,
+    AnyEvents.finish: 3,
+    AnyEvents.start: 3,
+    AnyEvents.grade: 8,
+    AnyEvents.wait: 2,
+    AnyEvents.fail: 1,
+    AnyEvents.report_again: 1,
+    AnyEvents.prefetch: 1,
+    AnyEvents.update: 1,
+    AnyEvents.lose_trainer: 1,
+    AnyEvents.lose_environments: 1,
+    AnyEvents.workers: 1,
+    AnyEvents.engine_lost: 1,
+    AnyEvents.proxy: 1,
+    AnyEvents.restart_runner: 1,
+    AnyEvents.owner: 1,
+}
+VALUES: dict[str, tuple[Any, ...]] = {
+    "older": (False, False, True),
+    "reward": (0.0, 1.0, 1.0, None),
+    "tokens": (8, 8, 30, 0),
+    "kind": ("env", "infra"),
+    "score": (0.0, 1.0, 1.0, None),
+    "is_retryable": (False, True),
+    "fault": ("", "", "", "scripted"),
+    "saves": (False, True),
+    "is_attached": (False, True),
+    "only": ((0,), (1,), (0, 1)),
+    "seconds": (0.1, 1.0, 6.0),
+    "event": (did.PauseRequested(), did.ResumeRequested(), did.ResumeRequested()),
+}
+RULES = [
+    (move, [name for name in signature(move).parameters if name != "self"])
+    for move, weight in MOVES.items()
+    for _ in range(weight)
+]
+INVARIANTS = [
+    AnyEvents.books_balance,
+    AnyEvents.the_buffer_counts_what_is_ready,
+    AnyEvents.what_was_kept_and_killed_is_counted_once,
+    AnyEvents.tokens_of_closed_rows_are_in_the_ledger,
+    AnyEvents.staleness_has_two_parts_and_one_entry_for_each_trained_row,
+    AnyEvents.what_is_trained_was_fresh_and_whole,
+    AnyEvents.what_waits_has_room,
+    AnyEvents.rows_of_trained_steps_are_trained,
+    AnyEvents.an_ended_job_has_nothing_in_flight,
+]
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 1 << 32), preset=st.sampled_from([*PRESETS, "bounded/get_batch"]))
+def test_long_lives_keep_every_promise_too(seed: int, preset: str) -> None:
+    rng, life = Random(seed), AnyEvents()
+    life.begin(
+        alpha=rng.choice([0, 1, 3]),
+        preset=preset,
+        on_short=rng.choice(["drop", "shrink"]),
+        redundancy=rng.choice(["1", "1.5"]),
+        on_stale=rng.choice(["evict", "wait"]),
+        filter_=rng.choice(["none", "zero_variance"]),
+        prompts=rng.choice([None, 6]),
+        updates=rng.choice([1, 2]),
+        sampler=rng.choice(sorted(SAMPLERS)),
+        room=rng.choice([Room(), Room(trajectories=6), Room(n_bytes=1)]),
+    )
+    life.publish()
+    life.load()
+    for _ in range(150):
+        move, names = rng.choice(RULES)
+        values = {name: rng.randrange(1 << 20) if name == "pick" else rng.choice(VALUES[name]) for name in names}
+        move(life, **values)
+        for invariant_ in INVARIANTS:
+            invariant_(life)
