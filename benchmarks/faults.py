@@ -5,8 +5,9 @@
 One stack, a job for each fault: 20 jobs with one SIGKILL, spread evenly over the processes, then 10 with two (of two
 different processes, up to a second apart), each at a random moment of a job that takes about 12 s undisturbed. Tokens
 lost are those that engines generated and no step trained, without what was in hand when the job ended; attempts lost
-left under any name but `trained`; the row `nothing` says what a job without a fault loses. `recover_s` is by how much the step in which the kill fell and the one after it took
-longer than two median steps; `extra_s` is by how much the job took longer than the median job without a fault.
+left under any name but `trained`; the row `nothing` says what a job without a fault loses. `recover_s` is by how much
+the step in which the kill fell and the one after it took longer than two median steps; `extra_s` is by how much the job
+took longer than the median job without a fault.
 """
 
 import os

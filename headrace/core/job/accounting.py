@@ -52,14 +52,12 @@ def version_spread(group: Group, state: JobState) -> int:
 
 
 def _count_staleness(state: JobState, attempt: Attempt, outcome: str) -> None:
-    current, versions = state.lineage.current, state.lineage.versions
-    if attempt.start_version not in versions or current is None:
+    """Only along the live line: between versions of different branches there is no number of updates."""
+    if attempt.start_version is None or (lag := state.lineage.lag(attempt.start_version)) is None:
         return
-    begun, now = state.lineage.depth(attempt.start_version), state.lineage.depth(current)
-    finished = state.lineage.depth(attempt.finish_version) if attempt.finish_version in versions else None
-    parts = {"s_train": now - begun}
-    if finished is not None:
-        parts |= {"s_gen": finished - begun, "residence": now - finished}
+    parts = {"s_train": lag}
+    if attempt.finish_version is not None and (residence := state.lineage.lag(attempt.finish_version)) is not None:
+        parts |= {"s_gen": lag - residence, "residence": residence}
     for name, value in parts.items():
         state.histograms[f"{attempt.task}/{outcome}/{name}/{value}"] += 1
 
