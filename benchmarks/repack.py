@@ -51,6 +51,8 @@ CONFIG: dict[str, Any] = {
     "turns": {"kind": "constant", "value": 2},
     "tokens": {"kind": "lognormal", "median": 40, "sigma": 1.1, "most": 500},
 }
+LOOK_EVERY_S = 0.25
+"""Laminar looks every 5 s at trajectories of 290 s; these take 1.5 s."""
 MODEL = ModelTiming(t0_s=0.008, per_running_s=0.00005, train_s=0.1)
 
 
@@ -104,6 +106,7 @@ def job(size: Size, model: Path, label: str, *, repack: bool, seed: int) -> dict
         [synthetic(**CONFIG, run=label)],
         seed=seed,
         max_steps=size.steps,
+        limits={"step_s": 120.0, "repack_every_s": LOOK_EVERY_S},
         batch={"groups": size.groups, "group_size": size.group_size},
         resources={
             "inference": {

@@ -16,7 +16,6 @@ from headrace.wire.trainer.v1 import trainer_pb2 as trn_pb
 
 log = get_logger(__name__)
 GOODBYE_S = 2.0
-REPACK_EVERY_S = 5.0  # Laminar looks for tails so often, and after each step
 
 
 class Fleet:
@@ -117,7 +116,7 @@ class Fleet:
             "load_at": policy.load_at,
             "local_batch": policy.local_batch,
             "repack": policy.repack,
-            "repack_every_s": REPACK_EVERY_S,
+            "repack_every_s": spec.limits.repack_every_s,
             "affinity": spec.affinity.mode,
             "hw_mapping": {tag: list(pools) for tag, pools in spec.affinity.hw_mapping.items()},
             "task_tags": {task.name: task.affinity for task in spec.tasks if task.affinity},

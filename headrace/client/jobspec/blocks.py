@@ -277,6 +277,10 @@ class LimitsBlock(Block):
     stale_deadline_s: Seconds = Field(60.0, description="How long `on_stale: wait` holds a take.")
     reward_tries: Annotated[int, Field(ge=1, le=100)] = Field(3, description="Sends of one reward before `unscorable`.")
     version_wait_s: Seconds = Field(30.0, description="Wait for a worker serving a pinned version.")
+    repack_every_s: Seconds = Field(
+        5.0,
+        description="With `repack`, tails are looked for so often, and after each step: a fraction of a trajectory.",
+    )
     pause_ttl_s: Seconds = Field(3600.0, description="A paused job keeps its environments this long.")
 
 
