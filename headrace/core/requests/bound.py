@@ -96,10 +96,7 @@ class BoundRollout:
     def asked(self, event: WeightUpdateAsked, now: float) -> list[Action]:
         """The runner wants a version on workers: the empty ones load it, the others when they have drained."""
         actions: list[Action] = []
-        for name in event.worker_ids or tuple(self._desk.fleet.workers):
-            worker = self._desk.fleet.workers.get(name)
-            if worker is None:
-                continue
+        for worker in self._desk.fleet.named(event):
             worker.resident.add(event.policy_version)
             if worker.phase is SwapPhase.UNLOADED:
                 worker.asked = event.policy_version

@@ -19,6 +19,7 @@ class Fleet:
     workers: dict[str, Worker] = field(default_factory=dict)
     min_version: int = 0
     local_batch: int | None = None
+    asked_early: dict[str, WeightUpdateAsked] = field(default_factory=dict)  # of workers that have not joined yet
     _floor_after_hold: int = 0
     _pin: VersionPinned | None = None
 
@@ -49,13 +50,19 @@ class Fleet:
         return list(worker.requests.values())
 
     def update(self, event: WeightUpdateAsked, now: float) -> list[SwapAction]:
-        """Ask the named workers, or all. Names of workers that are gone are passed over: their loss was reported."""
-        names = event.worker_ids or tuple(self.workers)
-        asked = [self.workers[name] for name in names if name in self.workers]
+        """Ask the named workers, or all. What is asked of one that has not joined yet is kept until it does: a runner
+        knows the workers of a new proxy before their streams are open."""
+        asked = self.named(event)
         if event.is_barrier:
             self._raise_floor(event.policy_version, asked)
         change = Update(event.policy_version, event.mode)
         return [action for worker in asked for action in worker.ask(change, now)]
+
+    def named(self, event: WeightUpdateAsked) -> list[Worker]:
+        """The workers that an update is for; it is kept for those that are to come."""
+        names = event.worker_ids or tuple(self.workers)
+        self.asked_early |= {name: event for name in names if name not in self.workers}
+        return [self.workers[name] for name in names if name in self.workers]
 
     def hold(self, event: VersionPinned, now: float) -> list[SwapAction]:
         """Replace the hold; workers that it frees take up the update that they put off."""

@@ -10,6 +10,7 @@ Invariants, raised by `check()` and proved by the property tests:
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from headrace.core.profile import AffinityProfile
@@ -337,6 +338,9 @@ class RequestTable:
         actions = self._desk.lose(event.worker_id, now)
         self._desk.fleet.join(event, now)
         self._bound.opened(self._desk.fleet.workers[event.worker_id])
+        early = self._desk.fleet.asked_early.pop(event.worker_id, None)
+        if early is not None:
+            actions += self._on_update(replace(early, worker_ids=(event.worker_id,)), now)
         return actions + self._desk.dispatch(now)
 
     def _on_lost(self, event: WorkerLost, now: float) -> list[Action]:

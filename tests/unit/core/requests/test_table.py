@@ -113,6 +113,18 @@ def test_update_without_running_requests_reports_at_once() -> None:
     assert [r.policy_version for r in world.reports] == [1, 1], "what is asked again is answered again"
 
 
+def test_an_update_of_a_worker_that_has_yet_to_join_waits_for_it() -> None:
+    """A proxy that is new hears from the runner before its streams to the workers are open."""
+    world = World()
+    world.feed(WeightUpdateAsked(1, worker_ids=("w@1", "w@2")))
+    world.join("w@1", 0)
+    world.step("w@1")
+    assert [(report.worker_id, report.policy_version) for report in world.reports] == [("w@1", 1)]
+    world.feed(WeightUpdateAsked(2, worker_ids=("w@2",)))
+    world.join("w@2", 2)
+    assert world.reports[-1].policy_version == 2, "it had loaded it already"
+
+
 def test_tokens_made_before_the_pause_still_count() -> None:
     world = one_worker()
     call = world.start("r", 10)
