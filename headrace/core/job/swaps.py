@@ -168,6 +168,13 @@ def prefetch_again(state: JobState) -> list[Action]:
     return [PrefetchWeights(state.lineage.current)]
 
 
+def fetch_missing(state: JobState) -> list[Action]:
+    """Ask again for the current version where a worker lacks it."""
+    version = state.lineage.current
+    lacks = any(version not in worker.resident for worker in state.workers.values())
+    return prefetch_again(state) if lacks else []
+
+
 def reported(state: JobState, event: WorkerReported) -> list[Action]:
     worker = state.workers.get(event.worker_id)
     if worker is None:

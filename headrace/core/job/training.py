@@ -46,7 +46,8 @@ def trainer_opened(state: JobState, event: TrainerOpened, now: float) -> list[Ac
         # It stands at n, or has trained the step that is out and will answer from memory.
         if not event.is_attached:
             _renumber_step_out(state)
-        return continue_training(state, now)
+        # What the node had lost may have been asked of a trainer whose stream was down.
+        return continue_training(state, now) + swaps.fetch_missing(state)
     parent = state.lineage.live_version_of_step(event.step)
     if event.step > current_step or parent is None:
         detail = f"the trainer came back at step {event.step}, but {state.step} is the newest committed one"
