@@ -34,7 +34,6 @@ class Publication:
     push_s: float
     publication_stall_s: float
     bytes_moved: int
-    transport: str
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -78,7 +77,6 @@ class VersionPublisher:
                     raise
                 log.warning("push_failed", version=version.policy_version, code=error.code, reason=str(error))
             await asyncio.sleep(RETRY_S)
-        self._remember(published.manifest)
         return _publication(published)
 
     def has(self, policy_version: int) -> bool:
@@ -139,5 +137,4 @@ def _publication(published: Published) -> Publication:
         push_s=report.push_s,
         publication_stall_s=report.publication_stall_s,
         bytes_moved=report.bytes_moved,
-        transport=report.transport,
     )

@@ -6,6 +6,7 @@ happened on the way. Commands and events travel through queues, one item at a ti
 
 from collections import deque
 from dataclasses import dataclass, field, replace
+from random import Random
 from zlib import crc32
 
 from headrace.core.requests import FinishReason, RequestLimits, RequestTable, Sampling
@@ -21,6 +22,7 @@ from headrace.core.requests.events import (
     WeightsLoaded,
     WorkerJoined,
     WorkerLost,
+    WorkerReleased,
 )
 from headrace.core.requests.record import Fault, LoadMode, Purpose, RequestState
 from headrace.core.requests.swap import CloseWorker, LoadWeights, PauseWorker, ReportUpdate, ResumeWorker
@@ -361,4 +363,53 @@ class World:
         raise AssertionError(f"requests that never end: {stuck}")
 
 
-__all__ = ["STOP", "Call", "LoadMode", "Purpose", "ScriptedEngine", "World", "digest_of", "token_at"]
+class EngineMoves:
+    """Random but legal moves of workers; `world` and `rng` are the subclass's."""
+
+    world: World
+    rng: Random
+    is_caller_away: bool
+
+    def pick(self, upper: int) -> int:
+        return self.rng.randrange(upper)
+
+    def any_worker(self) -> str | None:
+        names = sorted(self.world.engines)
+        return names[self.pick(len(names))] if names else None
+
+    def obey(self) -> None:
+        worker = self.any_worker()
+        if worker and self.world.engines[worker].inbox:
+            self.world.engines[worker].obey()
+
+    def generate(self) -> None:
+        worker = self.any_worker()
+        if worker and (running := sorted(self.world.engines[worker].running)):
+            engine = self.world.engines[worker]
+            engine.generate(running[self.pick(len(running))], 1 + self.pick(4), self.world.lengths)
+
+    def deliver(self) -> None:
+        worker = self.any_worker()
+        if worker and self.world.engines[worker].outbox:
+            self.world.feed(self.world.engines[worker].outbox.popleft())
+
+    def deliver_twice(self) -> None:
+        worker = self.any_worker()
+        if worker and self.world.engines[worker].outbox:
+            said = self.world.engines[worker].outbox.popleft()
+            self.world.feed(said)
+            self.world.feed(said)
+
+    def kill(self) -> None:
+        if worker := self.any_worker():
+            self.world.kill(worker)
+
+    def leave_out(self) -> None:
+        if (worker := self.any_worker()) and len(self.world.engines) > 1:
+            self.world.feed(WorkerReleased(worker))
+
+    def tick(self) -> None:
+        self.world.tick(self.pick(10) / 10)
+
+
+__all__ = ["STOP", "Call", "EngineMoves", "LoadMode", "Purpose", "ScriptedEngine", "World", "digest_of", "token_at"]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from testkit.jobs import LAKE, Job, at_step, make_policy, of, running
 from testkit.world import Chances, World
 
-from headrace.core.async_policy import PRESETS
+from headrace.core.async_policy import PRESETS, AsyncPolicy
 from headrace.core.job import actions as do
 from headrace.core.job import events as did
 from headrace.core.job.plan import JobPlan, Limits, TaskPlan
@@ -228,9 +228,16 @@ class TestTake:
             keys = [m.key for g in step.groups for m in g.members]
             assert {job.rows[key].start_version for key in keys} == {step.policy_version}
 
-    def test_the_wall_time_before_the_take_is_split(self) -> None:
-        job = running(groups=1, max_steps=9, policy=make_policy(alpha=0))
-        job.finish_all()
+    @pytest.mark.parametrize(
+        ("policy", "parts"),
+        [
+            pytest.param(make_policy(alpha=0), (3.0, 0.5, 4.0), id="swap"),
+            pytest.param(make_policy("independent"), (0.0, 0.0, 7.5), id="workers load on their own"),
+        ],
+    )
+    def test_the_wall_time_before_the_take_is_split(self, policy: AsyncPolicy, parts: tuple[float, ...]) -> None:
+        job = running(groups=1, max_steps=9, policy=policy)
+        job.finish_group(job.groups[0])
         job.now += 2.0
         job.commit()
         job.now += 3.0
@@ -240,20 +247,7 @@ class TestTake:
         job.now += 4.0
         job.finish_all()
         seconds = job.state.steps[2].seconds
-        assert (seconds["exposed_pull"], seconds["load"], seconds["buffer_wait"]) == (3.0, 0.5, 4.0)
-
-    def test_where_workers_load_on_their_own_only_the_batch_is_waited_for(self) -> None:
-        job = running(groups=1, max_steps=9, policy=make_policy("independent"))
-        job.finish_group(job.groups[0])
-        job.now += 2.0
-        job.commit()
-        job.now += 3.0
-        job.prefetch()
-        job.now += 4.0
-        job.update()
-        job.finish_all()
-        seconds = job.state.steps[2].seconds
-        assert (seconds["exposed_pull"], seconds["load"], seconds["buffer_wait"]) == (0.0, 0.0, 7.0)
+        assert (seconds["exposed_pull"], seconds["load"], seconds["buffer_wait"]) == parts
 
     def test_a_late_worker_counts_no_more(self) -> None:
         job = running(groups=1, max_steps=9, limits={"prefetch_s": 10.0})

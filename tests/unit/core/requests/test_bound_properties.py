@@ -5,7 +5,7 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from testkit.request_world import World
+from testkit.request_world import EngineMoves, World
 
 from headrace.core.requests import FinishReason, Purpose, RequestLimits
 from headrace.core.requests.actions import Action
@@ -15,7 +15,6 @@ from headrace.core.requests.events import (
     TrajectoriesNamed,
     VersionPinned,
     WeightUpdateAsked,
-    WorkerReleased,
 )
 
 LIMITS = RequestLimits(
@@ -55,7 +54,7 @@ class WatchedWorld(World):
         return actions
 
 
-class Rollout:
+class Rollout(EngineMoves):
     """Random but legal moves of callers, workers and the runner."""
 
     def __init__(self, rng: Random, local_batch: int | None, has_repack: bool) -> None:
@@ -68,13 +67,6 @@ class Rollout:
         self.episodes: list[Episode] = []
         for _ in range(3):
             self.join()
-
-    def pick(self, upper: int) -> int:
-        return self.rng.randrange(upper)
-
-    def any_worker(self) -> str | None:
-        names = sorted(self.world.engines)
-        return names[self.pick(len(names))] if names else None
 
     def join(self) -> None:
         self.n_workers += 1
@@ -134,29 +126,6 @@ class Rollout:
         if live and not self.is_caller_away:
             self.end(live[self.pick(len(live))])
 
-    def obey(self) -> None:
-        worker = self.any_worker()
-        if worker and self.world.engines[worker].inbox:
-            self.world.engines[worker].obey()
-
-    def generate(self) -> None:
-        worker = self.any_worker()
-        if worker and (running := sorted(self.world.engines[worker].running)):
-            engine = self.world.engines[worker]
-            engine.generate(running[self.pick(len(running))], 1 + self.pick(4), self.world.lengths)
-
-    def deliver(self) -> None:
-        worker = self.any_worker()
-        if worker and self.world.engines[worker].outbox:
-            self.world.feed(self.world.engines[worker].outbox.popleft())
-
-    def deliver_twice(self) -> None:
-        worker = self.any_worker()
-        if worker and self.world.engines[worker].outbox:
-            said = self.world.engines[worker].outbox.popleft()
-            self.world.feed(said)
-            self.world.feed(said)
-
     def rejoin(self) -> None:
         """A worker opens a new stream before anybody missed the old one; it runs nothing and may have lost its host."""
         if worker := self.any_worker():
@@ -191,14 +160,6 @@ class Rollout:
         if empty:
             self.world.feed(WeightUpdateAsked(self.newest, worker_ids=empty, is_barrier=False))
 
-    def kill(self) -> None:
-        if worker := self.any_worker():
-            self.world.kill(worker)
-
-    def leave_out(self) -> None:
-        if (worker := self.any_worker()) and len(self.world.engines) > 1:
-            self.world.feed(WorkerReleased(worker))
-
     def pin(self) -> None:
         self.world.feed(VersionPinned(self.pick(self.newest + 1), self.pick(2)))
 
@@ -225,9 +186,6 @@ class Rollout:
             self.world.come_back(self.stream_id, self.stream_id + 1)
             self.stream_id += 1
         self.is_caller_away = not self.is_caller_away
-
-    def tick(self) -> None:
-        self.world.tick(self.pick(10) / 10)
 
     def finish(self) -> None:
         """With workers that answer, a runner that fetches, and episodes that end, every worker ends at the newest."""

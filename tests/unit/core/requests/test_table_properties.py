@@ -4,7 +4,7 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from testkit.request_world import World
+from testkit.request_world import EngineMoves, World
 
 from headrace.core.requests import FinishReason, LoadMode, Purpose, RequestLimits
 from headrace.core.requests.events import (
@@ -12,7 +12,6 @@ from headrace.core.requests.events import (
     RolloutResumed,
     VersionPinned,
     WeightUpdateAsked,
-    WorkerReleased,
 )
 from headrace.core.router import AffinityRouter
 
@@ -21,7 +20,7 @@ LIMITS = RequestLimits(version_wait_s=1.0, worker_wait_s=5.0, max_worker_losses=
 MODES = st.sampled_from(list(LoadMode))
 
 
-class Chaos:
+class Chaos(EngineMoves):
     """Random but legal moves; the world checks every consequence."""
 
     def __init__(self, rng: Random, mode: LoadMode) -> None:
@@ -34,13 +33,6 @@ class Chaos:
         self.is_caller_away = False
         for _ in range(2):
             self.join()
-
-    def pick(self, upper: int) -> int:
-        return self.rng.randrange(upper)
-
-    def any_worker(self) -> str | None:
-        names = sorted(self.world.engines)
-        return names[self.pick(len(names))] if names else None
 
     def join(self) -> None:
         self.n_workers += 1
@@ -63,42 +55,11 @@ class Chaos:
             pinned_version=self.pick(self.newest + 1) if is_eval else None,
         )
 
-    def obey(self) -> None:
-        worker = self.any_worker()
-        if worker and self.world.engines[worker].inbox:
-            self.world.engines[worker].obey()
-
-    def generate(self) -> None:
-        worker = self.any_worker()
-        if worker and (running := sorted(self.world.engines[worker].running)):
-            engine = self.world.engines[worker]
-            engine.generate(running[self.pick(len(running))], 1 + self.pick(4), self.world.lengths)
-
-    def deliver(self) -> None:
-        worker = self.any_worker()
-        if worker and self.world.engines[worker].outbox:
-            self.world.feed(self.world.engines[worker].outbox.popleft())
-
-    def kill(self) -> None:
-        if worker := self.any_worker():
-            self.world.kill(worker)
-
-    def deliver_twice(self) -> None:
-        worker = self.any_worker()
-        if worker and self.world.engines[worker].outbox:
-            said = self.world.engines[worker].outbox.popleft()
-            self.world.feed(said)
-            self.world.feed(said)
-
     def rejoin(self) -> None:
         """A worker opens a new stream before anybody missed the old one."""
         if worker := self.any_worker():
             engine = self.world.engines[worker]
             self.world.join(worker, engine.serving_version, engine.max_running, "ab"[self.pick(2)])
-
-    def leave_out(self) -> None:
-        if (worker := self.any_worker()) and len(self.world.engines) > 1:
-            self.world.feed(WorkerReleased(worker))
 
     def ask_again(self) -> None:
         held = [name for name, call in self.world.calls.items() if call.finish is None and not self.is_caller_away]
@@ -142,9 +103,6 @@ class Chaos:
 
     def pause_or_resume(self) -> None:
         self.world.feed(RolloutResumed() if self.world.table.is_paused else RolloutPaused())
-
-    def tick(self) -> None:
-        self.world.tick(self.pick(10) / 10)
 
     def finish(self) -> None:
         """With workers that answer, a caller that listens and the newest version loadable, everything ends."""
