@@ -4,7 +4,7 @@
 
 One stack, a job for each fault: 20 jobs with one SIGKILL, spread evenly over the processes, then 10 with two (of two
 different processes, up to a second apart), each at a random moment of a job that takes about 12 s undisturbed. Tokens
-lost are those that engines generated and no step trained, without what was in hand when the job ended; the probes of each
+lost are those that engines generated and no step trained, without what was in hand when the job ended; probes of a
 version (8 requests of 32 tokens) are among them, and the row `nothing` says what a job without a fault loses. Attempts
 lost left under any name but `trained`. `recover_s` is by how much the step in which the kill fell and the one after it
 took longer than two median steps; `extra_s` is by how much the job took longer than the median job without a fault.
